@@ -1,0 +1,46 @@
+"""The contract of a path: FIFO channels between two ranks.
+
+A transport is one file that exposes `transport`, a `Transport`, found through the entry point group
+`hetccl.transports`. A channel carries messages in one direction, in order, between one pair of ranks, for one
+purpose (its `name`). Nothing blocks: `send` and `receive` queue a message and return a request; the requests'
+`test` moves the bytes. Each message carries a 64-bit `tag`, computed alike on both sides from the operation's
+sequence number, step and fingerprint: a receiver that meets another tag or length raises DesyncError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from ..request import Request
+
+
+class SendChannel(Protocol):
+    def send(self, pieces: Sequence[torch.Tensor], tag: int) -> Request:
+        """Send the pieces (flat contiguous uint8 tensors, kept alive by the caller) as one message."""
+
+    def close(self) -> None: ...
+
+
+class ReceiveChannel(Protocol):
+    def receive(self, pieces: Sequence[torch.Tensor], tag: int) -> Request:
+        """Fill the pieces with the next message, whose length must be theirs together."""
+
+    def poll(self) -> bool:
+        """Whether a message has begun to arrive (for receives from any source)."""
+
+    def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    """One kind of path. `name` is what `HETCCL_PATHS` and `hetccl topo` call it."""
+
+    name: str
+
+    def offers(self) -> str | None:
+        """What this process can offer on this path (exchanged as text), or None where it can't work here."""
+
+    def connects(self, mine: str, theirs: str, same_host: bool) -> bool:
+        """Whether two offers fit together. Symmetric, so both sides choose alike."""
