@@ -1,0 +1,25 @@
+"""The cost model's constants, in seconds and bytes per second.
+
+They are stated here so that every rank predicts alike; link and fabric bandwidths come from the topology.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a step costs besides its bytes."""
+
+    call: float = 150e-6
+    """Starting and finishing a vendor call."""
+    message: float = 60e-6
+    """Starting and finishing a message between clusters."""
+    touch: float = 20e-6
+    """Starting an elementwise operation or a copy."""
+    memory: float = 8e9
+    """Bytes per second that one rank copies or combines."""
+
+
+DEFAULT = Cost()

@@ -1,0 +1,186 @@
+"""Lowering: one rank's program out of a plan. The only place where layouts become messages and spans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..topology.model import Topology
+from .hazards import dependencies
+from .layouts import Placement, combining_group
+from .plan import Plan
+from .program import Call, Move, Op, Piece, Program, Receive, Reduce, Send, Set
+from .region import Region
+from .spec import INPUT, OUTPUT
+from .steps import Combine, Copy, Fill, Local, Scale, Transfer
+
+_Draft = Callable[[], Op]
+
+
+def lower(plan: Plan, topology: Topology, rank: int) -> Program:
+    """This rank's program. `topology` must be the one the plan was made for."""
+    return _Lowering(plan, topology, rank).program()
+
+
+class _Lowering:
+    """Two passes: the first notes what is touched in each scratch buffer, the second knows the packed offsets."""
+
+    def __init__(self, plan: Plan, topology: Topology, rank: int) -> None:
+        self.plan, self.topology, self.rank = plan, topology, rank
+        self.cluster = topology.cluster_of(rank)
+        self.drafts: list[_Draft] = []
+        self.touches: dict[str, list[tuple[int, int]]] = {}
+        self.extents = {side: plan.spec.extent(side, rank) for side in (INPUT, OUTPUT)}
+
+    def program(self) -> Program:
+        for number, step in enumerate(self.plan.steps):
+            action = step.action
+            match action:
+                case Local():
+                    self._local(number, action)
+                case Transfer():
+                    self._transfer(number, action)
+                case _:
+                    self._alone(number, action)
+        scratch = {name: Region.of(touches) for name, touches in self.touches.items()}
+        self.extents |= scratch
+        operations = tuple(draft() for draft in self.drafts)
+        return Program(
+            self.rank,
+            operations,
+            dependencies(operations),
+            {name: region.length for name, region in scratch.items()},
+            self.extents,
+        )
+
+    def _place(self, buffer: str, region: Region) -> Callable[[], Piece]:
+        """A piece whose offsets are filled in when all of the buffer's uses are known."""
+        if buffer not in (INPUT, OUTPUT):
+            self.touches.setdefault(buffer, []).extend(region.intervals)
+        return lambda: Piece(buffer, self.extents[buffer].spans(region))
+
+    def _placement(self, layout: object, region: Region) -> Placement:
+        return Placement(layout, region, self.topology, self.plan.spec)  # type: ignore[arg-type]
+
+    def _local(self, number: int, action: Local) -> None:
+        cluster = self.topology.clusters[action.cluster]
+        members = combining_group(cluster) if action.group else cluster.ranks
+        if self.rank not in members:
+            return
+        if action.kind == "barrier":
+            if len(members) > 1:
+                self.drafts.append(lambda: Call(number, "barrier", members))
+            return
+        region = action.region
+        if not region:
+            return
+        if len(members) == 1:
+            self._copy(number, region, action.source, action.target)
+        elif action.kind == "all_reduce":
+            place = self._place(action.target, region)
+            self.drafts.append(lambda: Call(number, "all_reduce", members, (), (place(),)))
+        else:
+            self._spread(number, action, members)
+
+    def _spread(self, number: int, action: Local, members: tuple[int, ...]) -> None:
+        """A reduce_scatter or all_gather; rooted where only one member holds anything."""
+        region = action.region
+        placement = self._placement(action.layout, region)
+        held = [region.slice(*ranges[0]) if (ranges := placement.held(m)) else Region(()) for m in members]
+        holders = [place for place, part in enumerate(held) if part]
+        mine = held[members.index(self.rank)]
+        gathers = action.kind == "all_gather"
+        if len(holders) == 1:
+            root = holders[0]
+            # Only the root's target is used in a reduce; elsewhere it is the source, so no scratch is spent.
+            target = self._place(action.target if gathers or mine else action.source, region)
+            source = self._place(action.source, region)
+            kind = "broadcast" if gathers else "reduce"
+            sources = () if gathers else (source,)
+            self.drafts.append(
+                lambda: Call(number, kind, members, tuple(s() for s in sources), (target(),), root)
+            )
+            return
+        many = [self._place(action.target if gathers else action.source, part) for part in held]
+        one = self._place(action.target, mine)
+        if gathers:
+            self.drafts.append(
+                lambda: Call(number, "all_gather", members, (one(),), tuple(p() for p in many))
+            )
+        else:
+            self.drafts.append(
+                lambda: Call(number, "reduce_scatter", members, tuple(p() for p in many), (one(),))
+            )
+
+    def _transfer(self, number: int, action: Transfer) -> None:
+        region = action.region
+        if not region:
+            return
+        source = self._placement(action.source_layout, region)
+        target = self._placement(action.target_layout, region)
+        outgoing = self._messages(source, target, region)
+        incoming = self._messages(target, source, region)
+        local_out, local_in = [], []
+        for peer, part in outgoing.items():
+            if peer == self.rank:
+                self._copy(number, part, action.source, action.target)
+            elif peer in self.cluster.ranks:
+                local_out.append((peer, self._place(action.source, part)))
+            else:
+                place = self._place(action.source, part)
+                self.drafts.append(lambda peer=peer, place=place: Send(number, peer, place()))  # type: ignore[misc]
+        for peer, part in incoming.items():
+            if peer == self.rank:
+                continue
+            place = self._place(action.target, part)
+            if peer in self.cluster.ranks:
+                local_in.append((peer, place))
+            else:
+                self.drafts.append(lambda peer=peer, place=place: Receive(number, peer, place()))  # type: ignore[misc]
+        if local_out or local_in:
+            members = self.cluster.ranks
+            places = (
+                tuple(members.index(peer) for peer, _ in local_out),
+                tuple(members.index(peer) for peer, _ in local_in),
+            )
+            self.drafts.append(
+                lambda: Call(
+                    number,
+                    "exchange",
+                    members,
+                    tuple(place() for _, place in local_out),
+                    tuple(place() for _, place in local_in),
+                    places=places,
+                )
+            )
+
+    def _messages(self, mine: Placement, other: Placement, region: Region) -> dict[int, Region]:
+        """What this rank holds in one layout, cut by who holds it in the other; by peer, in rank order."""
+        parts: dict[int, list[tuple[int, int]]] = {}
+        for start, stop in mine.held(self.rank):
+            for peer, a, b in other.split(start, stop):
+                parts.setdefault(peer, []).extend(region.walk(a, b))
+        return {peer: Region.of(parts[peer]) for peer in sorted(parts)}
+
+    def _copy(self, number: int, region: Region, source: str, target: str) -> None:
+        if source != target and region:
+            origin, destination = self._place(source, region), self._place(target, region)
+            self.drafts.append(lambda: Move(number, origin(), destination()))
+
+    def _alone(self, number: int, action: Combine | Fill | Scale | Copy) -> None:
+        for start, stop in self._placement(action.layout, action.region).held(self.rank):
+            part = action.region.slice(start, stop)
+            match action:
+                case Combine():
+                    sources = [self._place(name, part) for name in action.sources]
+                    target = self._place(action.target, part)
+                    self.drafts.append(
+                        lambda sources=sources, target=target: Reduce(  # type: ignore[misc]
+                            number, tuple(source() for source in sources), target()
+                        )
+                    )
+                case Copy():
+                    self._copy(number, part, action.source, action.target)
+                case Fill() | Scale():
+                    kind = "fill" if isinstance(action, Fill) else "scale"
+                    place = self._place(action.target, part)
+                    self.drafts.append(lambda kind=kind, place=place: Set(number, kind, place()))  # type: ignore[misc]

@@ -1,0 +1,85 @@
+"""The planner: a spec and a topology in, a plan out; cached, and the same on every rank."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ..algorithms import all_gather, all_reduce, all_to_all, combining, pairwise, reduce_scatter, rooted
+from ..algorithms.shares import share_chunks
+from ..readers.simulate import simulate
+from ..topology.model import Topology
+from .partition import chunked
+from .pipeline import best_chunks, wavefront
+from .plan import Plan
+from .region import Region, interval
+from .spec import Operation, Spec
+from .steps import Action
+
+SMALLEST_CHUNK = 256 * 1024
+"""Bytes: below this a chunk's fixed costs outweigh what overlap can win."""
+MOST_CHUNKS = 64
+
+_WHOLE = {
+    Operation.ALL_REDUCE: all_reduce.stages,
+    Operation.BROADCAST: rooted.broadcast,
+    Operation.REDUCE: rooted.reduce,
+}
+_SHARED = {
+    Operation.ALL_GATHER: all_gather.stages,
+    Operation.REDUCE_SCATTER: reduce_scatter.stages,
+    Operation.GATHER: rooted.gather,
+    Operation.SCATTER: rooted.scatter,
+}
+
+
+class Planner:
+    """Plans for one topology and one configuration."""
+
+    def __init__(self, topology: Topology, combine: str = "auto", chunks: int = 0) -> None:
+        """`combine` is auto, border, fill or add; `chunks` 0 takes the number from the cost model."""
+        self.topology, self.mode, self.chunks = topology, combine, chunks
+        self.plan = lru_cache(maxsize=1024)(self._plan)
+
+    def _plan(self, spec: Spec) -> Plan:
+        """The plan that predicts the shortest time."""
+        if self.chunks:
+            return self.build(spec, self.chunks)
+        single = self.build(spec, 1)
+        most = min(MOST_CHUNKS, spec.nbytes // SMALLEST_CHUNK)
+        if len(self.topology.clusters) == 1 or most < 2 or spec.operation is Operation.ALL_TO_ALL:
+            return single
+        timeline = simulate(single, self.topology)
+        seed = best_chunks([f for f, _ in timeline.stages], [v for _, v in timeline.stages])
+        candidates = {min(most, max(1, round(seed * factor))) for factor in (0.25, 0.5, 1.0, 2.0)}
+        plans = [single, *(self.build(spec, count) for count in sorted(candidates) if count > 1)]
+        return min(plans, key=lambda plan: (simulate(plan, self.topology).seconds, plan.chunks))
+
+    def build(self, spec: Spec, chunks: int) -> Plan:
+        """A plan with this many chunks."""
+        topology = self.topology
+        modes = tuple(combining.resolve(self.mode, cluster) for cluster in topology.clusters)
+        parts: list[list[list[Action]]]
+        algorithm = "hierarchical"
+        match spec.operation:
+            case Operation.BARRIER:
+                parts = [pairwise.barrier(topology)]
+            case Operation.SEND:
+                parts = [pairwise.send(spec, topology, interval(0, spec.length))]
+                algorithm = "direct"
+            case Operation.ALL_TO_ALL:
+                parts = [all_to_all.stages(spec, topology)]
+                algorithm = "direct" if all_to_all.is_direct(spec, topology) else "rebalanced"
+            case operation if operation in _WHOLE:
+                parts = [_WHOLE[operation](spec, topology, modes, part) for part in _whole_chunks(spec, chunks)]
+            case operation:
+                parts = [
+                    _SHARED[operation](spec, topology, modes, part)
+                    for part in share_chunks(spec, topology, chunks)
+                ]
+        combined = spec.reduces and len(topology.clusters) > 1
+        return Plan(spec, topology.digest, algorithm, modes if combined else (), len(parts), wavefront(parts))
+
+
+def _whole_chunks(spec: Spec, count: int) -> list[Region]:
+    edges = chunked(spec.length, count)
+    return [interval(edges[place], edges[place + 1]) for place in range(count)]

@@ -1,0 +1,134 @@
+"""Programs: one rank's part of a plan, lowered to operations on its own memory.
+
+The executor, the reference, and the byte account all read programs, so what was proved is what runs.
+Offsets and lengths are in elements of the named buffer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .region import Region
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A list of (offset, length) spans in one buffer, taken as one run of data."""
+
+    buffer: str
+    spans: tuple[tuple[int, int], ...]
+
+    @property
+    def length(self) -> int:
+        return sum(length for _, length in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A vendor collective among `members`. kind, sources and targets:
+
+    reduce_scatter  one source a member; one target: this member's
+    all_gather      one source: this member's; one target a member
+    all_reduce      one target
+    reduce          one source, one target, kept at place `root`
+    broadcast       one target, from place `root`
+    exchange        sources to the members at `places[0]`, targets from the members at `places[1]`
+    barrier         none
+    """
+
+    step: int
+    kind: str
+    members: tuple[int, ...]
+    sources: tuple[Piece, ...] = ()
+    targets: tuple[Piece, ...] = ()
+    root: int = 0
+    places: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """One message to a rank of another cluster."""
+
+    step: int
+    peer: int
+    piece: Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """One message from a rank of another cluster."""
+
+    step: int
+    peer: int
+    piece: Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """target = sources[0] ∘ sources[1] ∘ …, in this order."""
+
+    step: int
+    sources: tuple[Piece, ...]
+    target: Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Copy within this rank."""
+
+    step: int
+    source: Piece
+    target: Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """Fill with the reduction's identity, or divide by the number of ranks."""
+
+    step: int
+    kind: str
+    target: Piece
+
+
+Op = Call | Send | Receive | Reduce | Move | Set
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one rank does. Operation i may begin when all of `waits[i]` are done.
+
+    Vendor calls must in addition begin in program order (all members agree on it), and so must the messages to one
+    peer, and those from one peer.
+    """
+
+    rank: int
+    operations: tuple[Op, ...]
+    waits: tuple[tuple[int, ...], ...]
+    scratch: dict[str, int]
+    """Elements of each scratch buffer."""
+    extents: dict[str, Region]
+    """The coordinates that each buffer holds, packed; for explanations and the reference."""
+
+
+def touched(operation: Op) -> tuple[list[Piece], list[Piece]]:
+    """(what it reads, what it writes)."""
+    match operation:
+        case Send():
+            return [operation.piece], []
+        case Receive():
+            return [], [operation.piece]
+        case Reduce():
+            return list(operation.sources), [operation.target]
+        case Move():
+            return [operation.source], [operation.target]
+        case Set():
+            return ([operation.target] if operation.kind == "scale" else []), [operation.target]
+        case Call(kind="reduce_scatter") | Call(kind="reduce"):
+            # A library may use the other pieces as work space only where the result goes to the same buffer.
+            clobbered = [p for p in operation.sources if any(t.buffer == p.buffer for t in operation.targets)]
+            return list(operation.sources), [*operation.targets, *clobbered]
+        case Call(kind="all_gather"):
+            own = set(operation.sources)
+            return list(operation.sources), [piece for piece in operation.targets if piece not in own]
+        case Call():
+            return [*operation.sources, *operation.targets], list(operation.targets)
