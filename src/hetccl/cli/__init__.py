@@ -1,0 +1,1 @@
+"""The `hetccl` command. One file a subcommand; `main` puts them together, `show` formats numbers."""

@@ -12,28 +12,51 @@ from collections.abc import Sequence
 from .program import Call, Op, touched
 
 
+Spans = tuple[tuple[int, int], ...]
+
+
 class _Buffer:
-    """The operations that still matter for each stretch of one buffer."""
+    """The accesses of one buffer that may still matter: (first, last, spans, operation)."""
 
     def __init__(self) -> None:
-        self.reads: list[tuple[int, int, int]] = []
-        self.writes: list[tuple[int, int, int]] = []
+        self.reads: list[tuple[int, int, Spans, int]] = []
+        self.writes: list[tuple[int, int, Spans, int]] = []
 
-    def read(self, start: int, stop: int, operation: int, waits: set[int]) -> None:
-        waits.update(other for a, b, other in self.writes if a < stop and start < b)
-        self.reads.append((start, stop, operation))
+    def read(self, spans: Spans, operation: int, waits: set[int]) -> None:
+        first, last = spans[0][0], spans[-1][0] + spans[-1][1]
+        for a, b, others, other in self.writes:
+            if a < last and first < b and other not in waits and _overlap(spans, others):
+                waits.add(other)
+        self.reads.append((first, last, spans, operation))
 
-    def write(self, start: int, stop: int, operation: int, waits: set[int]) -> None:
+    def write(self, spans: Spans, operation: int, waits: set[int]) -> None:
+        first, last = spans[0][0], spans[-1][0] + spans[-1][1]
         for entries in (self.reads, self.writes):
-            kept = []
-            for a, b, other in entries:
-                if a < stop and start < b:
+            covered = False
+            for a, b, others, other in entries:
+                if a < last and first < b and (other in waits or _overlap(spans, others)):
                     waits.add(other)
-                    if start <= a and b <= stop and other != operation:
-                        continue  # whoever comes later will wait for this write, which waits for the other
-                kept.append((a, b, other))
-            entries[:] = kept
-        self.writes.append((start, stop, operation))
+                    covered |= first <= a and b <= last
+            if covered and len(spans) == 1:
+                # Whoever comes later waits for this write, which waits for what it covers.
+                entries[:] = [e for e in entries if not (first <= e[0] and e[1] <= last) or e[3] == operation]
+        self.writes.append((first, last, spans, operation))
+
+
+def _overlap(one: Spans, other: Spans) -> bool:
+    """Whether two ascending lists of (offset, length) touch."""
+    if len(one) == 1 and len(other) == 1:
+        return True  # their ends were compared already
+    i = j = 0
+    while i < len(one) and j < len(other):
+        (a, m), (b, n) = one[i], other[j]
+        if a < b + n and b < a + m:
+            return True
+        if a + m <= b + n:
+            i += 1
+        else:
+            j += 1
+    return False
 
 
 def dependencies(operations: Sequence[Op]) -> tuple[tuple[int, ...], ...]:
@@ -48,13 +71,11 @@ def dependencies(operations: Sequence[Op]) -> tuple[tuple[int, ...], ...]:
             fence = index
         reads, writes = touched(operation)
         for piece in reads:
-            buffer = buffers.setdefault(piece.buffer, _Buffer())
-            for offset, length in piece.spans:
-                buffer.read(offset, offset + length, index, waits)
+            if piece.spans:
+                buffers.setdefault(piece.buffer, _Buffer()).read(piece.spans, index, waits)
         for piece in writes:
-            buffer = buffers.setdefault(piece.buffer, _Buffer())
-            for offset, length in piece.spans:
-                buffer.write(offset, offset + length, index, waits)
+            if piece.spans:
+                buffers.setdefault(piece.buffer, _Buffer()).write(piece.spans, index, waits)
         waits.discard(index)
         result.append(tuple(sorted(waits)))
     return tuple(result)

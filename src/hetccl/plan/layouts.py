@@ -103,6 +103,18 @@ class Placement:
                 ]
         return [(start, stop) for start, stop in found if stop > start]
 
+    def parts(self, members: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+        """The one range that each member holds, where a layout gives each at most one; (0, 0) where none."""
+        if isinstance(self.layout, Borders):
+            group, edges = self.members(), self._edges
+            turned = {
+                rank: (place - self.layout.rotation) % len(group) for place, rank in enumerate(group)
+            }
+            return tuple(
+                (edges[turned[rank]], edges[turned[rank] + 1]) if rank in turned else (0, 0) for rank in members
+            )
+        return tuple((self.held(rank) or [(0, 0)])[0] for rank in members)
+
     def split(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Cut a range of positions by holder: (rank, start, stop), ascending."""
         layout = self.layout
@@ -147,6 +159,10 @@ class Placement:
 
 
 def coincide(first: Layout, second: Layout, region: Region, topology: Topology, spec: Spec) -> bool:
-    """Whether two layouts place a region alike, so that no data need move between them."""
+    """Whether two layouts, each with one range a rank, place a region alike, so that no data need move."""
     one, other = (Placement(layout, region, topology, spec) for layout in (first, second))
-    return all(one.held(rank) == other.held(rank) for rank in {*one.members(), *other.members()})
+    ranks = tuple({*one.members(), *other.members()})
+    return all(
+        a == b or (a[0] == a[1] and b[0] == b[1])
+        for a, b in zip(one.parts(ranks), other.parts(ranks), strict=True)
+    )

@@ -66,50 +66,44 @@ class _Lowering:
         members = combining_group(cluster) if action.group else cluster.ranks
         if self.rank not in members:
             return
+        place = members.index(self.rank)
         if action.kind == "barrier":
             if len(members) > 1:
-                self.drafts.append(lambda: Call(number, "barrier", members))
+                self.drafts.append(lambda: Call(number, "barrier", members, place))
+        elif not action.region:
             return
-        region = action.region
-        if not region:
-            return
-        if len(members) == 1:
-            self._copy(number, region, action.source, action.target)
+        elif len(members) == 1:
+            self._copy(number, action.region, action.source, action.target)
         elif action.kind == "all_reduce":
-            place = self._place(action.target, region)
-            self.drafts.append(lambda: Call(number, "all_reduce", members, (), (place(),)))
+            target = self._place(action.target, action.region)
+            self.drafts.append(lambda: Call(number, "all_reduce", members, place, (), (target(),)))
         else:
-            self._spread(number, action, members)
+            self._spread(number, action, members, place)
 
-    def _spread(self, number: int, action: Local, members: tuple[int, ...]) -> None:
+    def _spread(self, number: int, action: Local, members: tuple[int, ...], place: int) -> None:
         """A reduce_scatter or all_gather; rooted where only one member holds anything."""
         region = action.region
-        placement = self._placement(action.layout, region)
-        held = [region.slice(*ranges[0]) if (ranges := placement.held(m)) else Region(()) for m in members]
-        holders = [place for place, part in enumerate(held) if part]
-        mine = held[members.index(self.rank)]
+        parts = self._placement(action.layout, region).parts(members)
         gathers = action.kind == "all_gather"
-        if len(holders) == 1:
-            root = holders[0]
+        start, stop = parts[place]
+        root = next((at for at, (first, last) in enumerate(parts) if last - first == region.length), None)
+        if root is not None:
             # Only the root's target is used in a reduce; elsewhere it is the source, so no scratch is spent.
-            target = self._place(action.target if gathers or mine else action.source, region)
+            target = self._place(action.target if gathers or place == root else action.source, region)
+            if gathers:
+                self.drafts.append(lambda: Call(number, "broadcast", members, place, (), (target(),), root=root))
+                return
             source = self._place(action.source, region)
-            kind = "broadcast" if gathers else "reduce"
-            sources = () if gathers else (source,)
             self.drafts.append(
-                lambda: Call(number, kind, members, tuple(s() for s in sources), (target(),), root)
+                lambda: Call(number, "reduce", members, place, (source(),), (target(),), root=root)
             )
             return
-        many = [self._place(action.target if gathers else action.source, part) for part in held]
-        one = self._place(action.target, mine)
-        if gathers:
-            self.drafts.append(
-                lambda: Call(number, "all_gather", members, (one(),), tuple(p() for p in many))
-            )
-        else:
-            self.drafts.append(
-                lambda: Call(number, "reduce_scatter", members, tuple(p() for p in many), (one(),))
-            )
+        whole = self._place(action.target if gathers else action.source, region)
+        mine = self._place(action.target, region.slice(start, stop))
+        source, target = (mine, whole) if gathers else (whole, mine)
+        self.drafts.append(
+            lambda: Call(number, action.kind, members, place, (source(),), (target(),), parts)
+        )
 
     def _transfer(self, number: int, action: Transfer) -> None:
         region = action.region
@@ -147,6 +141,7 @@ class _Lowering:
                     number,
                     "exchange",
                     members,
+                    members.index(self.rank),
                     tuple(place() for _, place in local_out),
                     tuple(place() for _, place in local_in),
                     places=places,

@@ -22,13 +22,25 @@ class Piece:
     def length(self) -> int:
         return sum(length for _, length in self.spans)
 
+    def part(self, start: int, stop: int) -> Piece:
+        """The run of data between two positions of this one."""
+        if len(self.spans) == 1:
+            return Piece(self.buffer, ((self.spans[0][0] + start, stop - start),) if stop > start else ())
+        found, at = [], 0
+        for offset, length in self.spans:
+            first, last = max(start, at), min(stop, at + length)
+            if first < last:
+                found.append((offset + first - at, last - first))
+            at += length
+        return Piece(self.buffer, tuple(found))
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A vendor collective among `members`. kind, sources and targets:
+    """A vendor collective among `members`, of which this rank has place `place`. kind, sources and targets:
 
-    reduce_scatter  one source a member; one target: this member's
-    all_gather      one source: this member's; one target a member
+    reduce_scatter  one source, cut by `parts` (a range of positions a member); one target: this member's
+    all_gather      one source: this member's; one target, cut by `parts`
     all_reduce      one target
     reduce          one source, one target, kept at place `root`
     broadcast       one target, from place `root`
@@ -39,8 +51,10 @@ class Call:
     step: int
     kind: str
     members: tuple[int, ...]
+    place: int = 0
     sources: tuple[Piece, ...] = ()
     targets: tuple[Piece, ...] = ()
+    parts: tuple[tuple[int, int], ...] = ()
     root: int = 0
     places: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
@@ -128,7 +142,8 @@ def touched(operation: Op) -> tuple[list[Piece], list[Piece]]:
             clobbered = [p for p in operation.sources if any(t.buffer == p.buffer for t in operation.targets)]
             return list(operation.sources), [*operation.targets, *clobbered]
         case Call(kind="all_gather"):
-            own = set(operation.sources)
-            return list(operation.sources), [piece for piece in operation.targets if piece not in own]
+            (whole,) = operation.targets
+            start, stop = operation.parts[operation.place]
+            return list(operation.sources), [whole.part(0, start), whole.part(stop, whole.length)]
         case Call():
             return [*operation.sources, *operation.targets], list(operation.targets)

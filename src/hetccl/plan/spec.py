@@ -77,6 +77,8 @@ class Spec:
     def _offsets(self) -> list[int]:
         """Where each rank's share (for all_to_all: each rank's input) begins; then the total."""
         if self.operation is Operation.ALL_TO_ALL:
+            if len(self.sizes) == 1:
+                return [self.sizes[0] * self.ranks * rank for rank in range(self.ranks + 1)]
             rows = [self.row(rank)[-1] for rank in range(self.ranks)]
             return [0, *accumulate(rows)]
         if len(self.sizes) == 1:
@@ -113,7 +115,10 @@ class Spec:
 
     def block(self, sender: int, receiver: int) -> tuple[int, int]:
         """all_to_all: the coordinates of what `sender` sends to `receiver`."""
-        base, row = self._offsets[sender], self.row(sender)
+        base = self._offsets[sender]
+        if len(self.sizes) == 1:
+            return base + self.sizes[0] * receiver, base + self.sizes[0] * (receiver + 1)
+        row = self.row(sender)
         return base + row[receiver], base + row[receiver + 1]
 
     def share_owner(self, coordinate: int) -> tuple[int, int]:
@@ -123,6 +128,9 @@ class Spec:
 
     def receiver(self, coordinate: int) -> tuple[int, int]:
         """all_to_all: the rank that this element goes to, and where its block ends."""
+        if len(self.sizes) == 1:
+            block = coordinate // self.sizes[0]
+            return block % self.ranks, (block + 1) * self.sizes[0]
         sender, _ = self.share_owner(coordinate)
         base, row = self._offsets[sender], self.row(sender)
         target = bisect_right(row, coordinate - base) - 1

@@ -178,8 +178,8 @@ class _Run:
                     self._store(member, other.targets[0], total)
             case "reduce_scatter":
                 totals = [
-                    reduce(combine, [self._load(m, c.sources[place]) for m, _, c in partners])
-                    for place in range(len(partners))
+                    reduce(combine, [self._load(m, c.sources[0].part(*part)) for m, _, c in partners])
+                    for part in call.parts
                 ]
                 for place, (member, _, other) in enumerate(partners):
                     self._store(member, other.targets[0], totals[place])
@@ -190,8 +190,8 @@ class _Run:
             case "all_gather":
                 given = [self._load(m, c.sources[0]) for m, _, c in partners]
                 for member, _, other in partners:
-                    for piece, data in zip(other.targets, given, strict=True):
-                        self._store(member, piece, data)
+                    for part, data in zip(other.parts, given, strict=True):
+                        self._store(member, other.targets[0].part(*part), data)
             case "broadcast":
                 member, _, other = partners[call.root]
                 data = self._load(member, other.targets[0])

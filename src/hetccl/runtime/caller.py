@@ -1,0 +1,163 @@
+"""From a call to an operation in the engine: the spec, the plan, the task, the handle."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..errors import ArgumentError
+from ..plan.spec import INPUT, OUTPUT, Operation, Spec
+from ..reduction import Reduction
+from .engine import Operation as Call
+from .engine import Task
+from .execution import Execution
+from .group import Group
+from .marshal import as_bytes
+from .messages import AnySource, Mailbox, Message
+from .work import Work
+
+
+class Caller:
+    """Issues operations of one group. Collectives get sequence numbers, which all ranks count alike."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self._sequence = itertools.count(1)
+        self._mailbox = Mailbox(group.fabric, group.rank, group.size)
+
+    def title(self, name: str, tensors: Sequence[torch.Tensor], detail: str = "") -> str:
+        """The call in words, as errors and the comparison between ranks show it; alike on all ranks."""
+        shapes = ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors[:4])
+        more = f", … {len(tensors)} tensors" if len(tensors) > 4 else ""
+        return f"{name}({shapes}{more}{detail})"
+
+    def collective(
+        self,
+        spec: Spec,
+        title: str,
+        source: torch.Tensor | None,
+        target: torch.Tensor | None,
+        result: list[Any],
+        finish: Callable[[], None] | None = None,
+    ) -> Work:
+        """Run a planned collective on this rank's flat input and output."""
+        sequence = next(self._sequence)
+        task = self._task(spec, source, target, sequence)
+        self._record(sequence, title, self.group.bind(spec).plan.digest)
+        return self._submit(task, title, sequence, result, finish)
+
+    def uneven_all_to_all(
+        self, title: str, source: torch.Tensor, target: torch.Tensor, sizes: list[int], wanted: list[int],
+        result: list[Any], finish: Callable[[], None] | None,
+    ) -> Work:  # fmt: skip
+        """Exchange what everyone sends to everyone, then plan with it. `sizes` and `wanted` in elements of bytes."""
+        sequence = next(self._sequence)
+        task = _AllToAll(self, title, source, target, sizes, wanted, sequence)
+        self._record(sequence, title, "uneven")
+        return self._submit(task, title, sequence, result, finish)
+
+    def send(self, title: str, tensor: torch.Tensor, peer: int, tag: int) -> Work:
+        """Messages of one pair and tag keep their order."""
+        request = self._mailbox.send(as_bytes(tensor), peer, tag)
+        return self._submit(Message(request), title, 0, [tensor], None, ordered=False)
+
+    def receive(
+        self, title: str, tensor: torch.Tensor, peer: int | None, tag: int, finish: Callable[[], None] | None
+    ) -> Work:
+        """From `peer`, or from whoever sends first where it is None."""
+        data, source = as_bytes(tensor), [] if peer is None else [peer]
+        task: Task
+        if peer is None:
+            task = AnySource(self._mailbox, data, tag, source)
+        else:
+            task = Message(self._mailbox.receive(data, peer, tag))
+        return self._submit(task, title, 0, [tensor], finish, ordered=False, source=source)
+
+    def _task(self, spec: Spec, source: torch.Tensor | None, target: torch.Tensor | None, sequence: int) -> Execution:
+        bound = self.group.bind(spec)
+        tensors = {}
+        for side, tensor in ((INPUT, source), (OUTPUT, target)):
+            expected = spec.extent(side, self.group.rank).length
+            if tensor is not None and expected:
+                if tensor.numel() != expected:
+                    raise ArgumentError(f"the {side} has {tensor.numel()} elements where {expected} are needed")
+                tensors[side] = tensor
+        dtype = next((t.dtype for t in tensors.values()), torch.uint8)
+        return Execution(self.group.means, bound, tensors, dtype, sequence)
+
+    def _record(self, sequence: int, title: str, plan: str) -> None:
+        """Shapes may differ where the number of elements does not: the plan and the dtype are what must agree."""
+        name, _, rest = title.partition("(")
+        dtype = rest.partition("[")[0]
+        self.group.control.record(sequence, zlib.crc32(f"{name} {dtype} {plan}".encode()), title)
+
+    def _submit(
+        self,
+        task: Task,
+        title: str,
+        sequence: int,
+        result: list[Any],
+        finish: Callable[[], None] | None,
+        ordered: bool = True,
+        source: list[int] | None = None,
+    ) -> Work:
+        call = Call(task, title, sequence, self.group.timeout, finish, ordered)
+        self.group.engine.submit(call)
+        return Work(self.group.engine, call, result, source)
+
+
+class _AllToAll:
+    """An all_to_all of uneven blocks: first everyone's sizes, then the blocks."""
+
+    def __init__(
+        self, caller: Caller, title: str, source: torch.Tensor, target: torch.Tensor,
+        sizes: list[int], wanted: list[int], sequence: int,
+    ) -> None:  # fmt: skip
+        self._caller, self._title, self._sequence = caller, title, sequence
+        self._source, self._target, self._wanted = source, target, wanted
+        ranks = caller.group.size
+        self._matrix = torch.empty(ranks * ranks, dtype=torch.int64)
+        spec = Spec(Operation.ALL_GATHER, ranks, (8 * ranks,))
+        row = torch.tensor(sizes, dtype=torch.int64)
+        self._sizes: Execution | None = caller._task(spec, as_bytes(row), as_bytes(self._matrix), sequence)
+        self._blocks: Execution | None = None
+
+    def advance(self) -> bool:
+        if self._blocks is None:
+            assert self._sizes is not None
+            if not self._sizes.advance():
+                return False
+            group = self._caller.group
+            sizes = tuple(self._matrix.tolist())
+            coming = list(sizes[group.rank :: group.size])
+            if coming != self._wanted:
+                other = next(r for r in range(group.size) if coming[r] != self._wanted[r])
+                raise ArgumentError(
+                    f"{self._title}: {group.titles[other]} sends {coming[other]} bytes to rank {group.rank}, which"
+                    f" expects {self._wanted[other]}; make its output split what the sender's input split is"
+                )
+            spec = Spec(Operation.ALL_TO_ALL, group.size, sizes)
+            self._blocks = self._caller._task(spec, self._source, self._target, self._sequence)
+        return self._blocks.advance()
+
+    def describe(self) -> str:
+        if self._blocks is not None:
+            return self._blocks.describe()
+        return f"the exchange of sizes, {self._sizes.describe()}" if self._sizes else ""
+
+
+def reducing_spec(
+    operation: Operation, ranks: int, sizes: tuple[int, ...], data: torch.Tensor, reduction: Reduction, root: int = 0
+) -> Spec:
+    """A spec of a reducing collective, in elements of the data's dtype."""
+    dtype = str(data.dtype).removeprefix("torch.")
+    return Spec(operation, ranks, sizes, dtype, data.dtype.itemsize, reduction, root)
+
+
+def moving_spec(operation: Operation, ranks: int, sizes: tuple[int, ...], root: int = 0) -> Spec:
+    """A spec of a collective that only moves data, in bytes."""
+    return Spec(operation, ranks, sizes, root=root)

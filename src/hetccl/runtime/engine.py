@@ -1,0 +1,207 @@
+"""The engine of one group: what is in flight, and who drives it.
+
+Collectives run one after the other in the order of the calls; point-to-point operations run beside them. Whoever
+waits drives the engine itself, which saves two thread switches a call; a background thread drives it for those who
+don't wait.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from ..errors import AbortedError, HetcclError, PeerError, TimeoutError
+
+
+class Task(Protocol):
+    """What the engine drives: an `Execution`, or a direct vendor call."""
+
+    def advance(self) -> bool:
+        """Make progress without blocking; True when done."""
+
+    def describe(self) -> str:
+        """What is awaited."""
+
+
+class Operation:
+    """One call by the user: its task, its place in the program, and its outcome."""
+
+    def __init__(
+        self,
+        task: Task,
+        title: str,
+        sequence: int,
+        timeout: float,
+        finish: Callable[[], None] | None = None,
+        ordered: bool = True,
+    ) -> None:
+        """`title` is the call in words; `finish` runs once the task is done (copies results out)."""
+        self.task, self.title, self.sequence, self.ordered = task, title, sequence, ordered
+        self.timeout, self.finish = timeout, finish
+        self.deadline = time.monotonic() + timeout
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+        self._callbacks: list[Callable[[Operation], None]] = []
+        self._lock = threading.Lock()
+
+    def then(self, callback: Callable[[Operation], None]) -> None:
+        """Call back when done, at once if it is."""
+        with self._lock:
+            if not self.done.is_set():
+                self._callbacks.append(callback)
+                return
+        callback(self)
+
+    def complete(self, error: BaseException | None) -> None:
+        with self._lock:
+            if self.done.is_set():
+                return
+            self.error = error
+            self.done.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+
+class Engine:
+    """Drives a group's operations. `explain` may turn a local failure into a better-informed one."""
+
+    def __init__(self, name: str, explain: Callable[[Operation, HetcclError], HetcclError]) -> None:
+        self._name, self._explain = name, explain
+        self._lock = threading.Lock()
+        self._wake = threading.Condition()
+        self._ordered: deque[Operation] = deque()
+        self._beside: list[Operation] = []
+        self._waiters = 0
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self.fault: HetcclError | None = None
+
+    def submit(self, operation: Operation) -> None:
+        """Queue an operation. After a fault every operation fails with it at once."""
+        with self._wake:
+            if self.fault is None and not self._closed:
+                (self._ordered if operation.ordered else self._beside).append(operation)
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name=f"hetccl-{self._name}", daemon=True)
+                    self._thread.start()
+                self._wake.notify()
+                return
+        operation.complete(self.fault or AbortedError("the process group was destroyed"))
+
+    def wait(self, operation: Operation, timeout: float | None) -> bool:
+        """Drive until the operation is done; False where `timeout` seconds pass before."""
+        limit = None if timeout is None else time.monotonic() + timeout
+        self._waiters += 1
+        pause = Pause()
+        try:
+            while not operation.done.is_set():
+                if limit is not None and time.monotonic() >= limit:
+                    return False
+                if self._lock.acquire(timeout=0.001):
+                    try:
+                        moved = self._drive()
+                    finally:
+                        self._lock.release()
+                    pause.after(moved)
+        finally:
+            self._waiters -= 1
+            with self._wake:
+                self._wake.notify()
+        return True
+
+    def idle(self) -> bool:
+        return not self._ordered and not self._beside
+
+    def fail(self, error: HetcclError) -> None:
+        """Fail all that is in flight and all that comes. The first fault stays."""
+        with self._wake:
+            if self.fault is None:
+                self.fault = error
+            pending = [*self._ordered, *self._beside]
+            self._ordered.clear()
+            self._beside.clear()
+            self._wake.notify()
+        for operation in pending:
+            operation.complete(_about(self.fault, operation))
+
+    def close(self) -> None:
+        """End the thread. What is in flight fails with AbortedError."""
+        self._closed = True
+        if not self.idle():
+            self.fail(AbortedError("the process group was destroyed with this operation in flight"))
+        with self._wake:
+            self._wake.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        pause = Pause()
+        while not self._closed:
+            with self._wake:
+                if self.idle() or self._waiters:
+                    self._wake.wait(timeout=0.05 if self._waiters else None)
+                    continue
+            with self._lock:
+                moved = self._drive()
+            pause.after(moved)
+
+    def _drive(self) -> bool:
+        """One round of progress, under the lock; whether anything ended."""
+        ended = False
+        for operation in [*list(self._ordered)[:1], *list(self._beside)]:
+            try:
+                if not operation.task.advance():
+                    if time.monotonic() < operation.deadline:
+                        continue
+                    raise TimeoutError(f"Timed out after {operation.timeout:g} s in {operation.task.describe()}")
+                if operation.finish is not None:
+                    operation.finish()
+            except HetcclError as error:
+                self.fail(self._explain(operation, error))
+                return True
+            except Exception as error:
+                step = operation.task.describe()
+                wrapped = PeerError(f"{operation.title} failed in {step}: {error}")
+                wrapped.__cause__ = error
+                self.fail(self._explain(operation, wrapped))
+                return True
+            ended = True
+            with self._wake:
+                if operation.ordered:
+                    if self._ordered and self._ordered[0] is operation:
+                        self._ordered.popleft()
+                elif operation in self._beside:
+                    self._beside.remove(operation)
+            operation.complete(None)
+        return ended
+
+
+class Pause:
+    """Spin a little, then sleep, since a blocking wake-up costs more than anything else on short waits."""
+
+    def __init__(self) -> None:
+        self._misses = 0
+
+    def after(self, moved: bool) -> None:
+        if moved:
+            self._misses = 0
+            return
+        self._misses += 1
+        if self._misses < 100:
+            time.sleep(0)  # lets other threads have the interpreter
+        else:
+            time.sleep(min(0.001, 20e-6 * (self._misses - 99)))
+
+
+def _about(fault: HetcclError, operation: Operation) -> HetcclError:
+    """The fault as this operation's error: each gets its own instance, so tracebacks don't pile up."""
+    text = str(fault)
+    if operation.title not in text:
+        text = f"{text} (while in {operation.title})"
+    error = type(fault)(text)
+    error.__cause__ = fault.__cause__
+    return error

@@ -1,0 +1,105 @@
+"""Between users' tensors and flat buffers: checks, views, and copies back where a tensor is not one flat run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from ..errors import ArgumentError, UnsupportedError
+from ..reduction import Reduction, combinable
+from .memory import adjacent, flat
+
+_REDUCTIONS = {
+    dist.ReduceOp.SUM: Reduction.SUM,
+    dist.ReduceOp.AVG: Reduction.AVG,
+    dist.ReduceOp.MAX: Reduction.MAX,
+    dist.ReduceOp.MIN: Reduction.MIN,
+    dist.ReduceOp.PRODUCT: Reduction.PROD,
+    dist.ReduceOp.BAND: Reduction.BAND,
+    dist.ReduceOp.BOR: Reduction.BOR,
+    dist.ReduceOp.BXOR: Reduction.BXOR,
+}
+_LOGICAL = {Reduction.SUM: Reduction.MAX, Reduction.PROD: Reduction.MIN}
+"""On booleans a sum is an or, a product an and; as bytes of 0 and 1 these are MAX and MIN."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """A flat contiguous tensor that stands for users' tensors, and how to bring results back to them."""
+
+    data: torch.Tensor
+    back: Callable[[], None] | None = None
+
+
+def reading(tensors: Sequence[torch.Tensor]) -> Flat:
+    """The tensors' elements in order; without a copy where they are one run in memory."""
+    if len(tensors) == 1 and tensors[0].is_contiguous():
+        return Flat(flat(tensors[0].detach()))
+    run = adjacent(tensors) if tensors else None
+    if run is not None:
+        return Flat(run.detach())
+    return Flat(torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) if tensors else torch.empty(0))
+
+
+def writing(tensors: Sequence[torch.Tensor], filled: bool = False) -> Flat:
+    """Room for the tensors' elements in order, with their present values where `filled`."""
+    if len(tensors) == 1 and tensors[0].is_contiguous():
+        return Flat(flat(tensors[0].detach()))
+    run = adjacent(tensors)
+    if run is not None:
+        return Flat(run.detach())
+    targets = [tensor.detach() for tensor in tensors]
+    if filled:
+        data = torch.cat([tensor.reshape(-1) for tensor in targets])
+    else:
+        data = targets[0].new_empty(sum(tensor.numel() for tensor in targets))
+
+    def back() -> None:
+        parts = data.split([tensor.numel() for tensor in targets])
+        for tensor, part in zip(targets, parts, strict=True):
+            tensor.copy_(part.view(tensor.shape))
+
+    return Flat(data, back)
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Movement needs no dtype."""
+    return tensor.view(torch.uint8)
+
+
+def for_reduction(tensor: torch.Tensor, reduction: Reduction, title: str) -> tuple[torch.Tensor, Reduction]:
+    """The view and reduction by which libraries can reduce this tensor. Raises UnsupportedError where nobody can."""
+    dtype = tensor.dtype
+    if dtype is torch.bool and reduction is not Reduction.AVG:
+        return tensor.view(torch.uint8), _LOGICAL.get(reduction, reduction)
+    if dtype.is_complex and reduction in (Reduction.SUM, Reduction.AVG):
+        return torch.view_as_real(tensor).view(-1), reduction
+    if not combinable(reduction, dtype):
+        raise UnsupportedError(f"{title}: {reduction.value} of {dtype} can be done by no library in the group")
+    return tensor, reduction
+
+
+def reduction_of(operation: object, title: str) -> Reduction:
+    """torch's ReduceOp as ours."""
+    kind = getattr(operation, "op", operation)
+    for theirs, ours in _REDUCTIONS.items():
+        if kind == theirs or operation == theirs:
+            return ours
+    raise UnsupportedError(f"{title}: the reduction {operation} is not supported; use one of SUM, AVG, MAX, MIN, …")
+
+
+def check(tensors: Sequence[torch.Tensor], devices: Sequence[str], vendor: str, title: str) -> None:
+    """Raise ArgumentError for what cannot be sent: other devices, sparse tensors, mixed dtypes."""
+    for tensor in tensors:
+        if tensor.layout is not torch.strided:
+            raise ArgumentError(f"{title}: the tensor is {tensor.layout}; pass a dense one (tensor.to_dense())")
+        if tensor.device.type not in devices:
+            raise ArgumentError(
+                f"{title}: the tensor is on {tensor.device}, but this rank's vendor {vendor} takes"
+                f" {' or '.join(devices)}; move it with tensor.to()"
+            )
+        if tensor.dtype is not tensors[0].dtype:
+            raise ArgumentError(f"{title}: the tensors mix {tensors[0].dtype} and {tensor.dtype}; pass one dtype")

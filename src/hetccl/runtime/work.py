@@ -1,0 +1,73 @@
+"""What torch.distributed hands to the user for an asynchronous call."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..errors import TimeoutError
+from .completer import completer
+from .engine import Engine, Operation
+
+
+class Work(dist._Work):
+    """A handle on one operation; see torch.distributed.Work for the meaning of the methods."""
+
+    def __init__(
+        self, engine: Engine, operation: Operation, result: list[Any], source: list[int] | None = None
+    ) -> None:
+        """`source` holds the sender of a receive, once it is known."""
+        super().__init__()
+        self._engine, self._operation, self._result = engine, operation, result
+        self._source = [] if source is None else source
+        self._future: torch.futures.Future[Any] | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until done; raise what went wrong, or TimeoutError where `timeout` passes first."""
+        seconds = timeout.total_seconds() if timeout else None
+        if not self._engine.wait(self._operation, seconds):
+            raise TimeoutError(
+                f"Timed out after {seconds:g} s of wait(timeout) for {self._operation.title}, now in "
+                f"{self._operation.task.describe()}; the operation goes on."
+            )
+        if self._operation.error is not None:
+            raise self._operation.error
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self._operation.done.is_set()
+
+    def is_success(self) -> bool:
+        return self._operation.done.is_set() and self._operation.error is None
+
+    def exception(self) -> BaseException | None:
+        return self._operation.error
+
+    def _source_rank(self) -> int:
+        return self._source[0] if self._source else -1
+
+    source_rank = _source_rank
+
+    def result(self) -> list[Any]:
+        return self._result
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future of the result; its callbacks run on a thread of the library."""
+        if self._future is None:
+            future: torch.futures.Future[Any] = torch.futures.Future()
+            self._future = future
+
+            def fulfil() -> None:
+                if self._operation.error is None:
+                    future.set_result(self._result)
+                else:
+                    future.set_exception(self._operation.error)  # type: ignore[arg-type]
+
+            self._operation.then(lambda _: completer.submit(fulfil))
+        return self._future
