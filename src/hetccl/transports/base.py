@@ -2,24 +2,39 @@
 
 A transport is one file that exposes `transport`, a `Transport`, found through the entry point group
 `hetccl.transports`. A channel carries messages in one direction, in order, between one pair of ranks, for one
-purpose (its `name`). Nothing blocks: `send` and `receive` queue a message and return a request; the requests'
-`test` moves the bytes. Each message carries a 64-bit `tag`, computed alike on both sides from the operation's
-sequence number, step and fingerprint: a receiver that meets another tag or length raises DesyncError.
+purpose. Nothing blocks: `send` and `receive` queue a message and return a request; the requests' `test` moves the
+bytes, and makes the connection first where there is none. Each message carries a 64-bit `tag`, computed alike on both
+sides from the operation's sequence number, step and plan: a receiver that meets another tag or length raises
+DesyncError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from ..request import Request
+from .endpoint import Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a channel needs to find its other end. The sender dials, the receiver accepts, by the same `key`."""
+
+    endpoint: Endpoint
+    location: str
+    key: str
+    peer: str
+    """The other rank as errors name it."""
+    timeout: float
 
 
 class SendChannel(Protocol):
     def send(self, pieces: Sequence[torch.Tensor], tag: int) -> Request:
-        """Send the pieces (flat contiguous uint8 tensors, kept alive by the caller) as one message."""
+        """Send the pieces (flat contiguous uint8 tensors, kept alive by the request) as one message."""
 
     def close(self) -> None: ...
 
@@ -29,7 +44,7 @@ class ReceiveChannel(Protocol):
         """Fill the pieces with the next message, whose length must be theirs together."""
 
     def poll(self) -> bool:
-        """Whether a message has begun to arrive (for receives from any source)."""
+        """Whether a message has begun to arrive that no posted receive takes (for receives from any source)."""
 
     def close(self) -> None: ...
 
@@ -44,3 +59,7 @@ class Transport(Protocol):
 
     def connects(self, mine: str, theirs: str, same_host: bool) -> bool:
         """Whether two offers fit together. Symmetric, so both sides choose alike."""
+
+    def sender(self, link: Link) -> SendChannel: ...
+
+    def receiver(self, link: Link) -> ReceiveChannel: ...

@@ -1,0 +1,243 @@
+"""`shm`: between CPU ranks of one host, a ring in shared memory.
+
+The sender makes the memory and tells the receiver, over an authenticated connection, which of its descriptors it is;
+the receiver opens it through /proc. The connection stays: its end tells of the other's death.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..errors import PeerError
+from .base import Link, ReceiveChannel, SendChannel
+from .endpoint import Dial
+from .ring import SLOT, SLOTS, Bytes, Ring, create
+from .tcp import expect, size
+
+_INVITATION = struct.Struct("!QQQQ")  # process, descriptor, slots, bytes a slot
+_PATIENCE = 200
+"""Fruitless looks at the ring between two looks at the connection."""
+
+
+class _Channel:
+    """What both ends share: the connection, and noticing its end."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.ring: Ring | None = None
+        self.socket: socket.socket | None = None
+        self._misses = 0
+
+    def missed(self) -> None:
+        """Nothing to do: now and then look whether the other end lives."""
+        self._misses += 1
+        if self._misses % _PATIENCE or self.socket is None:
+            return
+        if self._read(1, socket.MSG_PEEK) == b"":
+            raise PeerError(f"{self.link.peer} closed its connection")
+
+    def _read(self, count: int, flags: int = 0) -> bytes | None:
+        """Bytes from the connection: None where there are none yet, empty at its end."""
+        assert self.socket is not None
+        try:
+            return self.socket.recv(count, flags)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+
+    def close(self) -> None:
+        if self.socket is not None:
+            self.socket.close()
+        self.ring = None
+
+
+class _Message:
+    """One message and how much of it has moved."""
+
+    def __init__(self, channel: _Sender | _Receiver, pieces: Sequence[torch.Tensor], tag: int) -> None:
+        self._channel, self.tag, self.length = channel, tag, size(pieces)
+        self._pieces: deque[Bytes] = deque(piece.numpy() for piece in pieces if piece.numel())
+        self._at = 0
+        self.done = False
+
+    def move(self, slot: Bytes, out: bool, limit: int) -> int:
+        """Copy up to `limit` bytes between the slot and the pieces; how many."""
+        moved = 0
+        while self._pieces and moved < limit:
+            piece = self._pieces[0]
+            count = min(limit - moved, len(piece) - self._at)
+            mine, theirs = piece[self._at : self._at + count], slot[moved : moved + count]
+            if out:
+                np.copyto(theirs, mine)
+            else:
+                np.copyto(mine, theirs)
+            moved += count
+            self._at += count
+            if self._at == len(piece):
+                self._pieces.popleft()
+                self._at = 0
+        self.done = not self._pieces
+        return moved
+
+    def test(self) -> bool:
+        if not self.done:
+            self._channel.pump()
+        return self.done
+
+    def describe(self) -> str:
+        way = "to" if isinstance(self._channel, _Sender) else "from"
+        return f"{self.length} bytes {way} {self._channel.link.peer} over shm"
+
+
+class _Sender(_Channel):
+    def __init__(self, link: Link) -> None:
+        super().__init__(link)
+        self._queue: deque[_Message] = deque()
+        self._dial: Dial | None = None
+        self._descriptor = -1
+
+    def send(self, pieces: Sequence[torch.Tensor], tag: int) -> _Message:
+        message = _Message(self, pieces, tag)
+        self._queue.append(message)
+        return message
+
+    def pump(self) -> None:
+        """Fill free slots."""
+        ring = self.ring or self._connect()
+        while ring is not None and self._queue:
+            slot = ring.room()
+            if slot is None:
+                self.missed()
+                return
+            message = self._queue[0]
+            ring.publish(message.tag, message.length, message.move(slot, True, ring.slot))
+            if message.done:
+                self._queue.popleft()
+
+    def _connect(self) -> Ring | None:
+        if self.socket is None:
+            if self._dial is None:
+                deadline = time.monotonic() + self.link.timeout
+                self._dial = self.link.endpoint.dial(self.link.location, self.link.key, deadline)
+            if not self._dial.test():
+                return None
+            self.socket = self._dial.socket
+            self._descriptor = create()
+            self.socket.sendall(_INVITATION.pack(os.getpid(), self._descriptor, SLOTS, SLOT))
+            self.socket.setblocking(False)
+        taken = self._read(1)
+        if taken is None:
+            return None
+        if taken != b"\x01":
+            raise PeerError(f"{self.link.peer} could not open the shared memory; HETCCL_PATHS=tcp avoids it")
+        self.ring = Ring(self._descriptor, SLOTS, SLOT)
+        os.close(self._descriptor)
+        self._descriptor = -1
+        return self.ring
+
+    def close(self) -> None:
+        super().close()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        self._queue.clear()
+
+
+class _Receiver(_Channel):
+    def __init__(self, link: Link) -> None:
+        super().__init__(link)
+        self._posted: deque[_Message] = deque()
+        self._begun = False
+        self._invitation = b""
+
+    def receive(self, pieces: Sequence[torch.Tensor], tag: int) -> _Message:
+        message = _Message(self, pieces, tag)
+        self._posted.append(message)
+        return message
+
+    def poll(self) -> bool:
+        ring = self.ring or self._connect()
+        return ring is not None and not self._posted and ring.peek() is not None
+
+    def pump(self) -> None:
+        """Empty published slots into what is posted."""
+        ring = self.ring or self._connect()
+        while ring is not None and self._posted:
+            header = ring.peek()
+            if header is None:
+                self.missed()
+                return
+            message = self._posted[0]
+            tag, total, count = header
+            expect(tag, total, message.tag, message.length, self.link)
+            message.move(ring.payload(), False, count)
+            ring.consume()
+            if message.done:
+                self._posted.popleft()
+
+    def _connect(self) -> Ring | None:
+        if self.socket is None:
+            self.socket = self.link.endpoint.accepted(self.link.key)
+            if self.socket is None:
+                return None
+            self.socket.setblocking(False)
+        more = self._read(_INVITATION.size - len(self._invitation))
+        if more is None:
+            return None
+        if not more:
+            raise PeerError(f"{self.link.peer} closed its connection")
+        self._invitation += more
+        if len(self._invitation) < _INVITATION.size:
+            return None
+        process, descriptor, slots, slot = _INVITATION.unpack(self._invitation)
+        try:
+            opened = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise PeerError(
+                f"the shared memory of {self.link.peer} cannot be opened ({error.strerror}); HETCCL_PATHS=tcp avoids it"
+            ) from error
+        try:
+            self.ring = Ring(opened, slots, slot)
+        finally:
+            os.close(opened)
+        self.socket.send(b"\x01")
+        return self.ring
+
+    def close(self) -> None:
+        super().close()
+        self._posted.clear()
+
+
+class Shm:
+    """Works where both processes see each other in /proc and belong to one user."""
+
+    name = "shm"
+
+    def offers(self) -> str | None:
+        if not sys.platform.startswith("linux"):
+            return None
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')} {os.getuid()}"
+
+    def connects(self, mine: str, theirs: str, same_host: bool) -> bool:
+        return same_host and mine == theirs
+
+    def sender(self, link: Link) -> SendChannel:
+        return _Sender(link)
+
+    def receiver(self, link: Link) -> ReceiveChannel:
+        return _Receiver(link)
+
+
+transport = Shm()

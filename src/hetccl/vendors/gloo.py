@@ -1,0 +1,38 @@
+"""Gloo: CPUs, over sockets; part of every torch build."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..errors import ConfigurationError
+from .base import Setup
+from .c10d import LONG, C10dVendor
+
+
+def _make(setup: Setup) -> Any:
+    if not dist.is_gloo_available():
+        raise ConfigurationError("this torch build has no Gloo; set HETCCL_VENDOR to another adaptor")
+    options = dist.ProcessGroupGloo._Options()
+    # The device's address is ours to choose: what the host name resolves to is often 127.0.1.1.
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=setup.address)]
+    options._timeout = setup.timeout
+    backend = dist.ProcessGroupGloo(setup.store, setup.index, len(setup.ranks), options)
+    backend._set_default_timeout(LONG)
+    return backend
+
+
+_INTEGERS = frozenset({torch.int8, torch.uint8, torch.int32, torch.int64})
+
+vendor = C10dVendor(
+    name="gloo",
+    devices=("cpu",),
+    make=_make,
+    version=lambda: torch.__version__,
+    arithmetic=_INTEGERS | {torch.float16, torch.bfloat16, torch.float32, torch.float64},
+    bitwise=_INTEGERS,
+    native_reduce_scatter=hasattr(dist.ProcessGroupGloo, "_reduce_scatter_base"),
+    in_place_reduce=True,
+)

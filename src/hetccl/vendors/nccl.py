@@ -1,0 +1,42 @@
+"""NCCL on NVIDIA's torch builds and RCCL on AMD's: the same c10d backend name. See docs/vendors.md for what has run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..errors import ConfigurationError
+from .base import Setup
+from .c10d import C10dVendor
+
+
+def _make(setup: Setup) -> Any:
+    if not dist.is_nccl_available():
+        raise ConfigurationError("this torch build has no NCCL; set HETCCL_VENDOR to another adaptor")
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = setup.timeout
+    return dist.ProcessGroupNCCL(setup.store, setup.index, len(setup.ranks), options)
+
+
+def _version() -> str:
+    if not dist.is_nccl_available():
+        raise ConfigurationError("this torch build has no NCCL; set HETCCL_VENDOR to another adaptor")
+    return ".".join(map(str, torch.cuda.nccl.version()))
+
+
+_NUMBERS = frozenset(
+    {
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.int8,
+        torch.uint8,
+        torch.int32,
+        torch.int64,
+    }
+)
+
+vendor = C10dVendor(name="nccl", devices=("cuda",), make=_make, version=_version, arithmetic=_NUMBERS)
