@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ..errors import TimeoutError
-from .completer import completer
+from ..completer import completer
 from .engine import Engine, Operation
 
 

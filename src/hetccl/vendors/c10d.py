@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from ..errors import ConfigurationError, PeerError
 from ..reduction import Reduction
 from ..request import Done, Request, Together
+from ..completer import completer
 from . import emulate
 from .base import Communicator, Library, Setup
 
@@ -42,6 +44,8 @@ class C10dVendor:
     """dtypes that the library adds, multiplies and compares."""
     bitwise: frozenset[torch.dtype] = field(default_factory=frozenset)
     native_reduce_scatter: bool = True
+    polls: bool = True
+    """Whether point-to-point works tell that they are done without being waited for."""
     in_place_reduce: bool = False
     """The backend's reduce works in the caller's tensor on all ranks."""
 
@@ -80,6 +84,33 @@ class _Pending:
         return self._what
 
 
+class _Waited:
+    """A c10d work that only ends inside wait(): it is waited for on a thread of its own."""
+
+    def __init__(self, work: Any, what: str, keep: object) -> None:
+        self._what, self._keep = what, keep
+        self._error: Exception | None = None
+        self._ended = threading.Event()
+        completer.submit(lambda: self._wait(work))
+
+    def _wait(self, work: Any) -> None:
+        try:
+            work.wait()
+        except Exception as error:
+            self._error = error
+        self._ended.set()
+
+    def test(self) -> bool:
+        if not self._ended.is_set():
+            return False
+        if self._error is not None:
+            raise PeerError(f"{self._what} failed: {self._error}") from self._error
+        return True
+
+    def describe(self) -> str:
+        return self._what
+
+
 class C10dCommunicator:
     """The contract of `Communicator` over a c10d backend."""
 
@@ -92,10 +123,10 @@ class C10dCommunicator:
         except (RuntimeError, ValueError) as error:
             raise PeerError(f"{vendor.name} could not connect ranks {self._members}: {error}") from error
 
-    def _start(self, name: str, work: Callable[[], Any], keep: object) -> Request:
+    def _start(self, name: str, work: Callable[[], Any], keep: object, polls: bool = True) -> Request:
         what = f"{self._vendor.name} {name} among ranks {self._members}"
         try:
-            return _Pending(work(), what, keep)
+            return _Pending(work(), what, keep) if polls else _Waited(work(), what, keep)
         except (RuntimeError, ValueError) as error:
             raise PeerError(f"{what} failed: {error}") from error
 
@@ -175,17 +206,14 @@ class C10dCommunicator:
     def exchange(
         self, sends: Sequence[tuple[torch.Tensor, int]], receives: Sequence[tuple[torch.Tensor, int]]
     ) -> Request:
+        polls = self._vendor.polls
         requests = []
-        for tensor, place in receives:
-            data = tensor.view(torch.uint8)
-            requests.append(
-                self._start(f"recv from place {place}", lambda d=data, p=place: self._backend.recv([d], p, 0), data)
-            )
-        for tensor, place in sends:
-            data = tensor.view(torch.uint8)
-            requests.append(
-                self._start(f"send to place {place}", lambda d=data, p=place: self._backend.send([d], p, 0), data)
-            )
+        for verb, messages in (("recv", receives), ("send", sends)):
+            for tensor, place in messages:
+                data = tensor.view(torch.uint8)
+                call = getattr(self._backend, verb)
+                what = f"{verb} with place {place}"
+                requests.append(self._start(what, lambda c=call, d=data, p=place: c([d], p, 0), data, polls))
         return Together(requests)
 
     def barrier(self) -> Request:

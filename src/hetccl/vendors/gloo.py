@@ -33,6 +33,7 @@ vendor = C10dVendor(
     version=lambda: torch.__version__,
     arithmetic=_INTEGERS | {torch.float16, torch.bfloat16, torch.float32, torch.float64},
     bitwise=_INTEGERS,
-    native_reduce_scatter=hasattr(dist.ProcessGroupGloo, "_reduce_scatter_base"),
+    native_reduce_scatter=False,  # Gloo's only makes progress inside wait(), which would block the engine
+    polls=False,
     in_place_reduce=True,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import os
-import sys
 import zlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
@@ -67,7 +67,10 @@ class MpiVendor:
         _meet(setup, "start")
         if not _world.ranks:
             pmi.join(setup)
-            module.Init_thread(module.THREAD_MULTIPLE)
+            # Through ctypes, which lets other threads run: mpi4py's own call holds the interpreter, and with it the
+            # start-up server that MPI_Init waits for.
+            ctypes.CDLL(_world.path).MPI_Init_thread(None, None, module.THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
+            _forget_names()
             _world.ranks = setup.ranks
             atexit.register(_finalize)
         if not set(setup.ranks) <= set(_world.ranks):
@@ -126,11 +129,20 @@ def _meet(setup: Setup, purpose: str) -> None:
         ) from None
 
 
+def _forget_names() -> None:
+    """Unlink the shared memory that MPI just mapped, so that a crash leaves no file behind; the mappings stay."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            path = line.partition("/dev/shm/")[2]
+            if path and not path.endswith("(deleted)"):
+                with contextlib.suppress(OSError):
+                    Path("/dev/shm", path).unlink()
+
+
 def _finalize() -> None:
     """At a clean exit only: finalising waits for all ranks, so a process that saw a fault must not."""
-    if not _world.abandoned and not sys.exc_info()[0]:
-        with contextlib.suppress(Exception):
-            _world.module.Finalize()
+    if not _world.abandoned:
+        ctypes.CDLL(_world.path).MPI_Finalize()
 
 
 class _Pending:
