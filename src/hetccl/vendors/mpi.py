@@ -143,6 +143,7 @@ def _finalize() -> None:
     """At a clean exit only: finalising waits for all ranks, so a process that saw a fault must not."""
     if not _world.abandoned:
         ctypes.CDLL(_world.path).MPI_Finalize()
+    pmi.leave()
 
 
 class _Pending:
