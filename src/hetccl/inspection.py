@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from .errors import ArgumentError
-from .explain import Explanation, describe
+from .explanation import Explanation, describe
 from .plan.spec import Operation, Spec
 from .reduction import Reduction
 from .runtime.group import Group
-from .topology.model import Topology
+from .topo.model import Topology
 
-_SHARED = {Operation.ALL_GATHER, Operation.GATHER, Operation.REDUCE_SCATTER, Operation.SCATTER}
+_SHARED = {Operation.ALL_GATHER, Operation.GATHER, Operation.REDUCE_SCATTER, Operation.SCATTER, Operation.ALL_TO_ALL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +47,25 @@ def explain(
     scatter the input, for all_to_all one rank's input; it is divided over the ranks, rounded up.
     """
     inside = _group(group)
+    spec = spec_of(operation, numel, dtype, inside.size, reduction, root)
+    return describe(inside.planner.plan(spec), inside.topology)
+
+
+def spec_of(operation: str, numel: int, dtype: torch.dtype, ranks: int, reduction: str = "sum", root: int = 0) -> Spec:
+    """The spec of a call described in words; see `explain`. Raises ArgumentError for what is not known."""
     try:
         kind = Operation(operation)
-    except ValueError:
-        raise ArgumentError(
-            f"explain: there is no operation {operation!r}; use one of {', '.join(o.value for o in Operation)}"
-        ) from None
-    ranks = inside.size
-    size = -(-numel // ranks) if kind in _SHARED or kind is Operation.ALL_TO_ALL else numel
-    name = str(dtype).removeprefix("torch.")
-    spec = Spec(kind, ranks, (size,), name, dtype.itemsize, None, root, (root + 1) % ranks)
-    if spec.reduces:
-        spec = Spec(kind, ranks, (size,), name, dtype.itemsize, Reduction(reduction), root)
-    return describe(inside.planner.plan(spec), inside.topology)
+        reducing = Reduction(reduction)
+    except ValueError as error:
+        known = ", ".join(o.value for o in Operation)
+        raise ArgumentError(f"{error}; operations are {known}, reductions {', '.join(Reduction)}") from None
+    if numel < 0 or not 0 <= root < ranks:
+        raise ArgumentError(f"the size {numel} must not be negative and the root {root} be one of {ranks} ranks")
+    size = numel
+    if kind in _SHARED:
+        size = -(-numel // ranks)
+    spec = Spec(kind, ranks, (size,), str(dtype).removeprefix("torch."), dtype.itemsize, None, root, (root + 1) % ranks)
+    return replace(spec, reduction=reducing) if spec.reduces else spec
 
 
 def traffic(group: dist.ProcessGroup | None = None) -> Traffic:

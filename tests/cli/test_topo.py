@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hetccl.cli import main as command
-from hetccl.topology.file import load
+from hetccl.topo.file import load
 
 FILE = """
 version: 1

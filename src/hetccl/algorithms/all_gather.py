@@ -14,7 +14,7 @@ from ..plan.layouts import Borders, Shares
 from ..plan.region import Region
 from ..plan.spec import INPUT, OUTPUT, Spec
 from ..plan.steps import Action, Copy, Local, Transfer
-from ..topology.model import Topology
+from ..topo.model import Topology
 from .shares import relayed_parts
 
 

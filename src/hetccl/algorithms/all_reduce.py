@@ -19,7 +19,7 @@ from ..plan.region import Region
 from ..plan.spec import OUTPUT, Spec
 from ..plan.steps import Action, Local, Scale, Transfer
 from ..reduction import Reduction
-from ..topology.model import Topology
+from ..topo.model import Topology
 from .combining import Owner, combine, together
 
 

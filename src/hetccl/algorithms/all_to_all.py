@@ -16,7 +16,7 @@ from ..plan.layouts import Borders, Shares
 from ..plan.region import Region, interval
 from ..plan.spec import INPUT, OUTPUT, Spec
 from ..plan.steps import Action, Transfer
-from ..topology.model import Topology
+from ..topo.model import Topology
 
 
 def is_direct(spec: Spec, topology: Topology) -> bool:

@@ -26,7 +26,7 @@ from ..plan.layouts import Borders, Everyone, Layout, balanced, combining_group
 from ..plan.region import Region
 from ..plan.steps import Action, Combine, Copy, Fill, Local, Scale, Transfer
 from ..reduction import Reduction
-from ..topology.model import Cluster
+from ..topo.model import Cluster
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from ..plan.layouts import Everyone, Single
 from ..plan.region import Region, interval
 from ..plan.spec import INPUT, OUTPUT, Spec
 from ..plan.steps import Action, Local, Transfer
-from ..topology.model import Topology
+from ..topo.model import Topology
 
 
 def send(spec: Spec, topology: Topology, part: Region) -> list[list[Action]]:

@@ -8,7 +8,7 @@ from ..plan.bounds import relays
 from ..plan.partition import chunked, cuts
 from ..plan.region import Region
 from ..plan.spec import Spec
-from ..topology.model import Topology
+from ..topo.model import Topology
 
 
 def share_chunks(spec: Spec, topology: Topology, count: int) -> list[list[Region]]:

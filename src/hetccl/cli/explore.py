@@ -13,9 +13,9 @@ from torch.distributed import HashStore, PrefixStore, Store, rendezvous
 
 from ..config import Config, Launch
 from ..errors import ConfigurationError
-from ..topology import Rank, Topology
-from ..topology.discovery import discover, withdraw
-from ..topology.host import locate
+from ..topo import Rank, Topology
+from ..topo.discovery import discover, withdraw
+from ..topo.host import locate
 from ..vendors.base import Library
 
 logger = logging.getLogger("hetccl")

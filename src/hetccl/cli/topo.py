@@ -16,7 +16,7 @@ from .show import bandwidth_text, ranks_text, unique
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..topology import Cluster, Rank, Topology
+    from ..topo import Cluster, Rank, Topology
 
 _BORDERS_PROBED = 8
 
@@ -32,7 +32,7 @@ def topo(
     Under torchrun (torchrun --nproc-per-node 4 --no-python hetccl topo) the ranks explore together and rank 0
     shows the result; started alone, this machine is shown as a job of one rank; with FILE, the file is shown.
     """
-    from ..topology import file as form
+    from ..topo import file as form
     from .explore import explore
 
     launch = Launch.read()

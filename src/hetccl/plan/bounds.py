@@ -10,7 +10,7 @@ from __future__ import annotations
 from fractions import Fraction
 from math import lcm
 
-from ..topology.model import Topology
+from ..topo.model import Topology
 from .spec import Operation, Spec
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..topology.model import Cluster, Topology
+from ..topo.model import Cluster, Topology
 from .partition import cuts
 from .region import Region
 from .spec import INPUT, Operation, Spec

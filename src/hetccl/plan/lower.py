@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..topology.model import Topology
+from ..topo.model import Topology
 from .hazards import dependencies
 from .layouts import Placement, combining_group
 from .plan import Plan
@@ -62,7 +62,7 @@ class _Lowering:
         return Placement(layout, region, self.topology, self.plan.spec)  # type: ignore[arg-type]
 
     def _local(self, number: int, action: Local) -> None:
-        cluster = self.topology.clusters[action.cluster]
+        cluster = self.topo.clusters[action.cluster]
         members = combining_group(cluster) if action.group else cluster.ranks
         if self.rank not in members:
             return

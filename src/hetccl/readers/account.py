@@ -9,7 +9,7 @@ from fractions import Fraction
 from ..plan.lower import lower
 from ..plan.plan import Plan
 from ..plan.program import Receive, Send
-from ..topology.model import Topology
+from ..topo.model import Topology
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from ..plan.plan import Plan
 from ..plan.program import Call, Move, Op, Piece, Program, Receive, Reduce, Send, Set
 from ..plan.spec import INPUT, OUTPUT, Operation
 from ..reduction import Reduction
-from ..topology.model import Topology
+from ..topo.model import Topology
 
 Array = np.ndarray[Any, Any]
 

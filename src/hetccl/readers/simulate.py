@@ -13,7 +13,7 @@ from ..plan.cost import DEFAULT, Cost
 from ..plan.layouts import Borders, Everyone, Layout, Shares, Single
 from ..plan.plan import Plan
 from ..plan.steps import Combine, Local, Transfer
-from ..topology.model import Topology
+from ..topo.model import Topology
 
 
 @dataclass(frozen=True, slots=True)

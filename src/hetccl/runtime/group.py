@@ -19,9 +19,9 @@ from ..plan.layouts import combining_group
 from ..plan.lower import lower
 from ..plan.planner import Planner
 from ..plan.spec import Spec
-from ..topology.discovery import discover, withdraw
-from ..topology.host import Place, locate
-from ..topology.model import Cluster, Rank, Topology
+from ..topo.discovery import discover, withdraw
+from ..topo.host import Place, locate
+from ..topo.model import Cluster, Rank, Topology
 from ..transports.endpoint import Endpoint
 from ..transports.fabric import Fabric, Peer
 from ..vendors.base import Communicator, Setup, Vendor

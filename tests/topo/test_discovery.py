@@ -11,9 +11,9 @@ from torch.distributed import FileStore, HashStore, PrefixStore, TCPStore
 
 from hetccl.config import Config
 from hetccl.errors import ConfigurationError, TimeoutError
-from hetccl.topology import Interface, discovery
-from hetccl.topology.discovery import discover, withdraw
-from hetccl.topology.host import Place
+from hetccl.topo import Interface, discovery
+from hetccl.topo.discovery import discover, withdraw
+from hetccl.topo.host import Place
 from hetccl.vendors.base import Library
 
 HERE = Place("here", (Interface("e0", "10.0.0.1", 1000),))
@@ -67,7 +67,7 @@ def test_all_ranks_find_the_same():
 
 def test_labels_make_clusters():
     results = all_ranks(4, [Config(cluster=label) for label in ("a", "a", "b", "")])
-    assert [cluster.name for cluster in results[0].topology.clusters] == ["gloo/a", "mpi/a", "gloo/b", "mpi"]
+    assert [cluster.name for cluster in results[0].topo.clusters] == ["gloo/a", "mpi/a", "gloo/b", "mpi"]
 
 
 @pytest.mark.parametrize("kind", ["hash", "file"])
@@ -123,7 +123,7 @@ def test_topology_file(tmp_path):
         "- {vendor: mpi, ranks: 1}\n"
     )
     results = all_ranks(2, [Config(topology=str(path))] * 2)
-    assert results[0].topology.clusters[0].bandwidth == 5
+    assert results[0].topo.clusters[0].bandwidth == 5
     assert results[0] == results[1]
     differing = all_ranks(2, [Config(topology=str(path)), Config()])
     assert all("HETCCL_TOPOLOGY (content " in str(error) for error in differing)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from random_jobs import jobs
 
 from hetccl.errors import ConfigurationError
-from hetccl.topology import Border, Interface, Rank, assemble
-from hetccl.topology.clusters import HOST_LINK, dissect
-from hetccl.topology.file import dump, load, override, restrict
-from hetccl.topology.schema import bandwidth_text, parse_bandwidth, parse_ranks, ranks_text
+from hetccl.topo import Border, Interface, Rank, assemble
+from hetccl.topo.clusters import HOST_LINK, dissect
+from hetccl.topo.file import dump, load, override, restrict
+from hetccl.topo.schema import bandwidth_text, parse_bandwidth, parse_ranks, ranks_text
 
 PLAN_ONLY = """
 version: 1

@@ -3,8 +3,8 @@
 from hypothesis import given
 from random_jobs import jobs
 
-from hetccl.topology import Border, Interface, Rank
-from hetccl.topology.clusters import HOST_BANDWIDTH, HOST_LINK, dissect
+from hetccl.topo import Border, Interface, Rank
+from hetccl.topo.clusters import HOST_BANDWIDTH, HOST_LINK, dissect
 
 
 def ranks(*described):

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from hetccl.topology import Interface, Rank
+from hetccl.topo import Interface, Rank
 
 text = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=6)
 bandwidths = st.one_of(st.integers(1, 10**12), st.integers(1, 400).map(lambda n: n * 125_000_000))

@@ -8,8 +8,8 @@ from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from hetccl.config import Config
 from hetccl.errors import ConfigurationError
-from hetccl.topology import Interface
-from hetccl.topology import host as module
+from hetccl.topo import Interface
+from hetccl.topo import host as module
 
 LO = Interface("lo", "127.0.0.1", 10**9)
 DOCKER = Interface("docker0", "172.17.0.1", 10**9)
