@@ -8,6 +8,7 @@ import typer
 
 from ..config import SETTINGS
 from ..errors import HetcclError
+from .plan import plan
 from .topo import topo
 
 _SETTINGS_HELP = "\n\n".join(
@@ -25,11 +26,7 @@ app = typer.Typer(
 )
 # A subcommand is a function in a file of its own, registered here.
 app.command()(topo)
-
-
-@app.callback()
-def _root() -> None:
-    """A callback keeps `hetccl topo` a subcommand even while it is the only one."""
+app.command()(plan)
 
 
 def main() -> None:

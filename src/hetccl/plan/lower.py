@@ -62,7 +62,7 @@ class _Lowering:
         return Placement(layout, region, self.topology, self.plan.spec)  # type: ignore[arg-type]
 
     def _local(self, number: int, action: Local) -> None:
-        cluster = self.topo.clusters[action.cluster]
+        cluster = self.topology.clusters[action.cluster]
         members = combining_group(cluster) if action.group else cluster.ranks
         if self.rank not in members:
             return

@@ -46,7 +46,7 @@ class Planner:
             return self.build(spec, self.chunks)
         single = self.build(spec, 1)
         most = min(MOST_CHUNKS, spec.nbytes // SMALLEST_CHUNK)
-        if len(self.topo.clusters) == 1 or most < 2 or spec.operation is Operation.ALL_TO_ALL:
+        if len(self.topology.clusters) == 1 or most < 2 or spec.operation is Operation.ALL_TO_ALL:
             return single
         timeline = simulate(single, self.topology)
         seed = best_chunks([f for f, _ in timeline.stages], [v for _, v in timeline.stages])
