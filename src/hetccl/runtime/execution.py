@@ -87,6 +87,9 @@ class Execution:
         self._next = [0] * len(bound.lanes)
         self._flying: dict[int, Request] = {}
         self._left = len(bound.program.operations)
+        self._alone: int | None = None
+        """A vendor call of several phases in flight: until it ends no other may begin, or the members could issue
+        its later phases and the next call in different orders."""
 
     def advance(self) -> bool:
         """Make progress; True once all is done. Raises what went wrong."""
@@ -124,6 +127,9 @@ class Execution:
         """Note the end of an operation; the lanes that may go on."""
         self._left -= 1
         lanes = []
+        if index == self._alone:
+            self._alone = None
+            lanes.append(self._bound.lane_of[index])
         for follower in self._bound.followers[index]:
             self._missing[follower] -= 1
             if not self._missing[follower]:
@@ -138,12 +144,17 @@ class Execution:
             lane = self._bound.lanes[number]
             while self._next[number] < len(lane) and not self._missing[lane[self._next[number]]]:
                 index = lane[self._next[number]]
+                operation = self._bound.program.operations[index]
+                if isinstance(operation, Call) and self._alone is not None:
+                    break
                 self._next[number] += 1
-                request = self._start(self._bound.program.operations[index])
+                request = self._start(operation)
                 if request.test():
                     todo.extend(self._landed(index))
-                else:
-                    self._flying[index] = request
+                    continue
+                self._flying[index] = request
+                if isinstance(operation, Call) and isinstance(request, Script):
+                    self._alone = index
 
     def _start(self, operation: Op) -> Request:
         memory = self._memory

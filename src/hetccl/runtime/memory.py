@@ -54,6 +54,8 @@ class Memory:
 
     def views(self, piece: Piece) -> list[torch.Tensor]:
         """The spans of a piece, as they lie."""
+        if not piece.spans:
+            return []  # a rank without a share may have no such tensor
         buffer = self._buffers[piece.buffer]
         return [buffer[offset : offset + length] for offset, length in piece.spans]
 
