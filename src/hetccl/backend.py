@@ -41,7 +41,7 @@ class ProcessGroup(dist.ProcessGroup):
     """A process group whose ranks may belong to different vendor libraries."""
 
     def __init__(self, group: Group) -> None:
-        super().__init__(group.rank, group.size)
+        super().__init__(group.rank, group.size)  # type: ignore[call-arg]
         self.group = group
         self._caller = Caller(group)
         self._batch: list[Work] | None = None
@@ -226,8 +226,8 @@ class ProcessGroup(dist.ProcessGroup):
         many = outputs is not None
         if many and (len(targets) != self.size() or targets[self.rank()].numel() != given):
             raise ArgumentError(
-                f"{title} on rank {self.rank()}: the input has {given} elements; the output needs {self.size()} tensors,"
-                f" of which number {self.rank()} has that size"
+                f"{title} on rank {self.rank()}: the input has {given} elements; the output needs {self.size()}"
+                f" tensors, of which number {self.rank()} has that size"
             )
         width = sources[0].element_size()
         sizes = {target.numel() * width for target in targets} if many else {given * width}

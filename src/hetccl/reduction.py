@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from functools import cache
 
@@ -26,7 +27,7 @@ class Reduction(str, Enum):
         return Reduction.SUM if self is Reduction.AVG else self
 
 
-_COMBINE = {
+_COMBINE: dict[Reduction, Callable[..., torch.Tensor]] = {
     Reduction.SUM: torch.add,
     Reduction.MAX: torch.maximum,
     Reduction.MIN: torch.minimum,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import strategies as st
 
 from hetccl.plan.spec import Operation, Spec
@@ -20,7 +22,7 @@ def topologies(draw: st.DrawFn, most_clusters: int = 6, equal_links: bool = Fals
     order = draw(st.permutations(range(size)))
     edges = [0, *sorted(draw(st.permutations(range(1, size)))[: count - 1]), size]
     clusters = []
-    for first, last in zip(edges, edges[1:], strict=False):
+    for first, last in itertools.pairwise(edges):
         borders = draw(st.integers(1, last - first))
         speed = draw(st.integers(1, 20)) * 1000
         speeds = [speed] * borders if equal_links else draw(

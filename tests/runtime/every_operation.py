@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import functools
 import itertools
 import math
 import os
@@ -42,7 +43,7 @@ def reductions(rank: int, size: int) -> None:
         torch.testing.assert_close(tensor, expected.expand(count), msg=f"all_reduce {dtype} {operation} {count}")
     for dtype, operation in itertools.product(INTEGERS, BITS):
         value = rank * 37 % 100 + 1
-        expected = torch.tensor(list(itertools.accumulate((r * 37 % 100 + 1 for r in range(size)), BITS[operation]))[-1])
+        expected = torch.tensor(functools.reduce(BITS[operation], (r * 37 % 100 + 1 for r in range(size))))
         tensor = torch.full((77,), value).to(dtype)
         dist.all_reduce(tensor, operation)
         assert torch.equal(tensor, expected.to(dtype).expand(77)), (dtype, operation)
@@ -84,7 +85,7 @@ def movement(rank: int, size: int) -> None:
         outputs = [torch.empty(count, dtype=dtype) for _ in range(size)]
         dist.all_gather(outputs, mine)
         assert all(same(o, torch.full((count,), r).to(dtype)) for r, o in enumerate(outputs)), (dtype, count)
-    for sizes in ([r for r in range(size)], [100_000 + r for r in range(size)], [7 if r == 0 else 0 for r in range(size)]):
+    for sizes in (list(range(size)), [100_000 + r for r in range(size)], [7 if r == 0 else 0 for r in range(size)]):
         outputs = [torch.empty(s) for s in sizes]
         dist.all_gather(outputs, torch.full((sizes[rank],), float(rank)))
         assert all((o == r).all() for r, o in enumerate(outputs))

@@ -20,6 +20,7 @@ def has(vendor: str) -> bool:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
+THREE = {"TEST_VENDOR": "gloo,mpi,gloo,mpi,gloo", "TEST_CLUSTER": "a,,b,,a"}
 ARRANGEMENTS = {
     # name: (ranks, clusters, environment)
     "interleaved": (4, 2, {"TEST_VENDOR": "gloo,mpi"}),
@@ -30,8 +31,8 @@ ARRANGEMENTS = {
     "two hosts": (4, 2, {"TEST_VENDOR": "gloo,mpi", "TEST_HOST": "one,one,two,two"}),
     "cluster a host": (4, 2, {"TEST_VENDOR": "gloo,mpi", "TEST_HOST": "one,two"}),
     "unequal": (5, 2, {"TEST_VENDOR": "gloo,mpi,gloo"}),
-    "three clusters, border": (5, 3, {"TEST_VENDOR": "gloo,mpi,gloo,mpi,gloo", "TEST_CLUSTER": "a,,b,,a", "HETCCL_COMBINE": "border"}),
-    "three clusters, fill": (5, 3, {"TEST_VENDOR": "gloo,mpi,gloo,mpi,gloo", "TEST_CLUSTER": "a,,b,,a", "HETCCL_COMBINE": "fill"}),
+    "three clusters, border": (5, 3, {**THREE, "HETCCL_COMBINE": "border"}),
+    "three clusters, fill": (5, 3, {**THREE, "HETCCL_COMBINE": "fill"}),
     "one rank each": (3, 3, {"TEST_VENDOR": "gloo,gloo,mpi", "TEST_CLUSTER": "a,b,c"}),
     "gloo alone": (3, 1, {"TEST_VENDOR": "gloo"}),
     "mpi alone": (3, 1, {"TEST_VENDOR": "mpi"}),

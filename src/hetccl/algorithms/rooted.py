@@ -30,7 +30,7 @@ def _first_hops(spec: Spec, topology: Topology, part: Region) -> tuple[int, dict
 
 
 def broadcast(spec: Spec, topology: Topology, combining: tuple[str, ...], part: Region) -> list[list[Action]]:
-    """1. vendor broadcast in the root's cluster  2. one slice to each cluster  3. they pass it on  4. vendor all_gather."""
+    """1. vendor broadcast in the root's cluster  2. slices to the others  3. passed on  4. vendor all_gather."""
     home, slices = _first_hops(spec, topology, part)
     clusters = [c.index for c in topology.clusters if c.index != home]
     return [
@@ -51,7 +51,7 @@ def broadcast(spec: Spec, topology: Topology, combining: tuple[str, ...], part: 
 
 
 def reduce(spec: Spec, topology: Topology, combining: tuple[str, ...], part: Region) -> list[list[Action]]:
-    """The transpose of broadcast: slices are combined at each other cluster, then at the root's, then moved to the root."""
+    """The transpose of broadcast: slices are combined at each other cluster, then at the root's, then moved to it."""
     home, slices = _first_hops(spec, topology, part)
     clusters, root = topology.clusters, Single(spec.root)
     if not slices:

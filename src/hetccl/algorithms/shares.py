@@ -17,7 +17,7 @@ def share_chunks(spec: Spec, topology: Topology, count: int) -> list[list[Region
     for place in range(count):
         regions = []
         for cluster in topology.clusters:
-            parts = []
+            parts: list[tuple[int, int]] = []
             for rank in cluster.ranks:
                 share = spec.share(rank)
                 edges = chunked(share.length, count)

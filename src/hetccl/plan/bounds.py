@@ -137,7 +137,7 @@ def relays(spec: Spec, topology: Topology) -> list[list[int]]:
                 slack[relay] -= moved
                 missing -= moved
                 row[relay] = moved / (count - 2)
-        row[index] = share - sum(row)
+        row[index] = share - sum(row, Fraction(0))
         scale = lcm(*(entry.denominator for entry in row))
         rows.append([int(entry * scale) for entry in row])
     return rows

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from .program import Call, Op, touched
 
-
 Spans = tuple[tuple[int, int], ...]
 
 

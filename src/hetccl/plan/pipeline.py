@@ -13,7 +13,7 @@ def wavefront(chunks: Sequence[Sequence[Sequence[Action]]]) -> tuple[Step, ...]:
     Vendor calls begin in this order on all ranks, so two members of a communicator never wait for each other.
     """
     depth = max((len(stages) for stages in chunks), default=0)
-    steps = []
+    steps: list[Step] = []
     for wave in range(depth + len(chunks) - 1):
         for chunk, stages in enumerate(chunks):
             stage = wave - chunk

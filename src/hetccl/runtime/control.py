@@ -10,6 +10,7 @@ Frames are a length and JSON text; nothing is pickled.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
 import select
 import socket
@@ -36,10 +37,8 @@ class _Wire:
 
     def send(self, message: dict[str, Any]) -> None:
         data = json.dumps(message).encode()
-        try:
+        with contextlib.suppress(OSError):  # the reading side notices the end of the connection
             self.socket.sendall(struct.pack("!I", len(data)) + data)
-        except OSError:
-            pass  # the reading side notices the end of the connection
 
     def read(self) -> list[dict[str, Any]] | None:
         """The messages that have come; None at the end of the connection."""

@@ -233,7 +233,7 @@ class Execution:
                 sources = [whole[start:stop] for start, stop in call.parts]  # type: ignore[index]
                 return self._written(
                     call.targets,
-                    lambda room: communicator.reduce_scatter(room[0], sources, self._reduction),  # type: ignore[arg-type]
+                    lambda room: communicator.reduce_scatter(room[0], sources, self._reduction),
                 )
             case "exchange":
                 sends = [

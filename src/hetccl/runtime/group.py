@@ -129,7 +129,7 @@ class Group:
             dial = self.endpoint.dial(locations[0], f"{key}{self.rank}", deadline)
             while not dial.test():
                 time.sleep(0.001)
-            return {0: dial.socket}
+            return {0: dial.connection}
         found: dict[int, Any] = {}
         while len(found) < self.size - 1:
             for rank in range(1, self.size):

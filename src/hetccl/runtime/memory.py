@@ -36,7 +36,8 @@ class Memory:
     def __init__(
         self, program: Program, given: Mapping[str, torch.Tensor], dtype: torch.dtype, device: torch.device, pool: Pool
     ) -> None:
-        self._pool, self._blocks = pool, []
+        self._pool = pool
+        self._blocks: list[torch.Tensor] = []
         self._buffers = dict(given)
         for name, length in program.scratch.items():
             block = self.temporary(length, dtype, device)

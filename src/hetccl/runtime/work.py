@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..errors import TimeoutError
 from ..completer import completer
+from ..errors import TimeoutError
 from .engine import Engine, Operation
 
 
@@ -67,7 +67,7 @@ class Work(dist._Work):
                 if self._operation.error is None:
                     future.set_result(self._result)
                 else:
-                    future.set_exception(self._operation.error)  # type: ignore[arg-type]
+                    future.set_exception(self._operation.error)
 
             self._operation.then(lambda _: completer.submit(fulfil))
         return self._future

@@ -18,11 +18,12 @@ _PREFERENCE = {"shm": 0, "tcp": 2}
 @functools.cache
 def _installed() -> dict[str, Transport]:
     found = {point.name: point for point in entry_points(group="hetccl.transports")}
-    return {name: found[name].load() for name in sorted(found, key=lambda name: (_PREFERENCE.get(name, 1), name))}
+    order = sorted(found, key=lambda name: (_PREFERENCE.get(name, 1), name))
+    return {name: found[name].load() for name in order}
 
 
 def available(names: Sequence[str] | None = None) -> tuple[Transport, ...]:
-    """The installed paths, best first, or those of `names` in that order. Raises ConfigurationError for unknown ones."""
+    """The installed paths, best first, or those of `names` in their order. Raises ConfigurationError for unknown."""
     installed = _installed()
     unknown = [name for name in names or () if name not in installed]
     if unknown:

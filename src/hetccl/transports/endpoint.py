@@ -19,19 +19,19 @@ _STRANGERS = 64
 
 
 class Dial:
-    """A connection on its way; `socket` once `test` is true."""
+    """A connection on its way; `connection` once `test` is true."""
 
     def __init__(self, endpoint: Endpoint, location: str, key: str, deadline: float) -> None:
         self._here, self._location, self._key, self._deadline = endpoint, location, key, deadline
-        self._socket: socket.socket | None = None
+        self._connection: socket.socket | None = None
         self._error: Exception | None = None
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="hetccl-dial", daemon=True).start()
 
     @property
-    def socket(self) -> socket.socket:
-        assert self._socket is not None
-        return self._socket
+    def connection(self) -> socket.socket:
+        assert self._connection is not None
+        return self._connection
 
     def test(self) -> bool:
         if not self._ended.is_set():
@@ -45,7 +45,7 @@ class Dial:
 
     def _run(self) -> None:
         try:
-            self._socket = self._connect()
+            self._connection = self._connect()
         except Exception as error:
             self._error = error
         self._ended.set()

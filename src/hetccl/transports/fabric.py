@@ -29,9 +29,9 @@ def choose(transports: Sequence[Transport], lower: Peer, higher: Peer) -> Transp
     theirs = dict(higher.offers)
     for name, offer in lower.offers:
         for transport in transports:
-            if transport.name == name and name in theirs:
-                if transport.connects(offer, theirs[name], lower.host == higher.host):
-                    return transport
+            both = transport.name == name and name in theirs
+            if both and transport.connects(offer, theirs[name], lower.host == higher.host):
+                return transport
     return None
 
 
@@ -120,7 +120,9 @@ class Fabric:
         return Link(self._endpoint, self._peers[peer].location, key, self._peers[peer].title, self._timeout)
 
     def close(self) -> None:
-        for channel in [*self._senders.values(), *self._receivers.values()]:
-            channel.close()
+        for sender in self._senders.values():
+            sender.close()
+        for receiver in self._receivers.values():
+            receiver.close()
         self._senders.clear()
         self._receivers.clear()

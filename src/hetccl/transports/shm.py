@@ -132,7 +132,7 @@ class _Sender(_Channel):
                 self._dial = self.link.endpoint.dial(self.link.location, self.link.key, deadline)
             if not self._dial.test():
                 return None
-            self.socket = self._dial.socket
+            self.socket = self._dial.connection
             self._descriptor = create()
             self.socket.sendall(_INVITATION.pack(os.getpid(), self._descriptor, SLOTS, SLOT))
             self.socket.setblocking(False)

@@ -7,6 +7,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -42,7 +43,7 @@ class _Sender:
     def send(self, pieces: Sequence[torch.Tensor], tag: int) -> _Sending:
         length = size(pieces)
         self._buffers.append(memoryview(_HEADER.pack(tag, length)))
-        self._buffers.extend(memoryview(piece.numpy()) for piece in pieces if piece.numel())
+        self._buffers.extend(_view(piece) for piece in pieces if piece.numel())
         self._queued += _HEADER.size + length
         return _Sending(self, self._queued, pieces)
 
@@ -54,7 +55,7 @@ class _Sender:
                 self._dial = self.link.endpoint.dial(self.link.location, self.link.key, deadline)
             if not self._dial.test():
                 return self.sent
-            self._socket = self._dial.socket
+            self._socket = self._dial.connection
             self._socket.setblocking(False)
         while self._buffers:
             try:
@@ -84,7 +85,7 @@ class _Receiving:
 
     def __init__(self, channel: _Receiver, pieces: Sequence[torch.Tensor], tag: int) -> None:
         self.pieces, self.tag, self.length = pieces, tag, size(pieces)
-        self.buffers = deque(memoryview(piece.numpy()) for piece in pieces if piece.numel())
+        self.buffers = deque(_view(piece) for piece in pieces if piece.numel())
         self.done = False
         self._channel = channel
 
@@ -177,6 +178,11 @@ def expect(tag: int, length: int, wanted_tag: int, wanted_length: int, link: Lin
             f"{link.peer} sent a message of {length} bytes (tag {tag:016x}) where this rank awaits one of"
             f" {wanted_length} (tag {wanted_tag:016x}): the two ranks called different things"
         )
+
+
+def _view(piece: torch.Tensor) -> memoryview:
+    array: Any = piece.numpy()
+    return memoryview(array)
 
 
 def size(pieces: Sequence[torch.Tensor]) -> int:

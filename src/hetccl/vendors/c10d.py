@@ -7,19 +7,20 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from ..completer import completer
 from ..errors import ConfigurationError, PeerError
 from ..reduction import Reduction
 from ..request import Done, Request, Together
-from ..completer import completer
 from . import emulate
 from .base import Communicator, Library, Setup
 
-_OPERATIONS = {
+_OPERATIONS: dict[Reduction, Any] = {
     Reduction.SUM: dist.ReduceOp.SUM,
     Reduction.AVG: dist.ReduceOp.SUM,
     Reduction.MAX: dist.ReduceOp.MAX,
@@ -213,7 +214,7 @@ class C10dCommunicator:
                 data = tensor.view(torch.uint8)
                 call = getattr(self._backend, verb)
                 what = f"{verb} with place {place}"
-                requests.append(self._start(what, lambda c=call, d=data, p=place: c([d], p, 0), data, polls))
+                requests.append(self._start(what, partial(call, [data], place, 0), data, polls))
         return Together(requests)
 
     def barrier(self) -> Request:

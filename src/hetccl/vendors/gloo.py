@@ -15,11 +15,12 @@ from .c10d import LONG, C10dVendor
 def _make(setup: Setup) -> Any:
     if not dist.is_gloo_available():
         raise ConfigurationError("this torch build has no Gloo; set HETCCL_VENDOR to another adaptor")
-    options = dist.ProcessGroupGloo._Options()
+    gloo: Any = dist.ProcessGroupGloo  # torch's stubs lack its options
+    options = gloo._Options()
     # The device's address is ours to choose: what the host name resolves to is often 127.0.1.1.
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=setup.address)]
+    options._devices = [gloo.create_device(hostname=setup.address)]
     options._timeout = setup.timeout
-    backend = dist.ProcessGroupGloo(setup.store, setup.index, len(setup.ranks), options)
+    backend = gloo(setup.store, setup.index, len(setup.ranks), options)
     backend._set_default_timeout(LONG)
     return backend
 
