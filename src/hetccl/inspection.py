@@ -56,9 +56,11 @@ def spec_of(operation: str, numel: int, dtype: torch.dtype, ranks: int, reductio
     try:
         kind = Operation(operation)
         reducing = Reduction(reduction)
-    except ValueError as error:
-        known = ", ".join(o.value for o in Operation)
-        raise ArgumentError(f"{error}; operations are {known}, reductions {', '.join(Reduction)}") from None
+    except ValueError:
+        raise ArgumentError(
+            f"there is no operation {operation!r} with reduction {reduction!r}; operations are"
+            f" {', '.join(o.value for o in Operation)}, reductions {', '.join(r.value for r in Reduction)}"
+        ) from None
     if numel < 0 or not 0 <= root < ranks:
         raise ArgumentError(f"the size {numel} must not be negative and the root {root} be one of {ranks} ranks")
     size = numel

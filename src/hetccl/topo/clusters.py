@@ -14,7 +14,7 @@ from .model import Border, Cluster, Rank, Topology
 
 HOST_LINK = "host"
 HOST_BANDWIDTH = 5_000_000_000
-"""Bytes per second of one rank's share of the host link: what a shared segment carries a pair (facts.md)."""
+"""Bytes per second of one rank's share of the host link: about what a shared segment carries between a pair."""
 
 
 def dissect(ranks: Iterable[Rank]) -> Topology:

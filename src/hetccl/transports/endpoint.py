@@ -126,7 +126,8 @@ class Endpoint:
         with self._lock:
             for connection in [*self._pending, *(c for queue in self._connections.values() for c in queue)]:
                 with contextlib.suppress(OSError):
-                    connection.close()
+                    connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it
+                connection.close()
             self._connections.clear()
 
     def _accept(self) -> None:
