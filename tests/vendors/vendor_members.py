@@ -192,6 +192,7 @@ class Members:
     """Some of the places of one communicator, as the test sees them."""
 
     def __init__(self, vendor: str, places: range = range(MEMBERS)) -> None:
+        self.vendor = vendor
         self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         context = multiprocessing.get_context("spawn")
         self._members = []
@@ -203,7 +204,7 @@ class Members:
             theirs.close()
             self._members.append((mine, process))
 
-    def call(self, name: str, *arguments: object, seconds: float = 60) -> list[Any]:
+    def call(self, name: str, *arguments: object, seconds: float = 25) -> list[Any]:
         """Do the same on all; their results, or the first one's failure."""
         for pipe, _ in self._members:
             pipe.send((name, arguments))
