@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..plan.bounds import relays
-from ..plan.partition import chunked, cuts
+from ..plan.partition import cuts
 from ..plan.region import Region
 from ..plan.spec import Spec
 from ..topo.model import Topology
@@ -19,9 +19,9 @@ def share_chunks(spec: Spec, topology: Topology, count: int) -> list[list[Region
         for cluster in topology.clusters:
             parts: list[tuple[int, int]] = []
             for rank in cluster.ranks:
-                share = spec.share(rank)
-                edges = chunked(share.length, count)
-                parts.extend(share.slice(edges[place], edges[place + 1]).intervals)
+                start, stop = spec.share_bounds(rank)
+                length = stop - start
+                parts.append((start + length * place // count, start + length * (place + 1) // count))
             regions.append(Region.of(parts))
         chunks.append(regions)
     return chunks

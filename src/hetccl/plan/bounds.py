@@ -84,7 +84,8 @@ def cross_bytes(spec: Spec, topology: Topology) -> int:
 def cluster_shares(spec: Spec, topology: Topology) -> list[int]:
     """S_i: bytes of the coordinate space that belong to each cluster's ranks."""
     return [
-        sum(spec.share(rank).length for rank in cluster.ranks) * spec.itemsize for cluster in topology.clusters
+        sum(stop - start for start, stop in map(spec.share_bounds, cluster.ranks)) * spec.itemsize
+        for cluster in topology.clusters
     ]
 
 

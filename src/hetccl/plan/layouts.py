@@ -97,10 +97,11 @@ class Placement:
             case Shares():
                 if layout.cluster is not None and self._topology.cluster_of(rank).index != layout.cluster:
                     return []
-                found = [
-                    (region.position(start), region.position(stop))
-                    for start, stop in self._spec.extent(layout.side, rank).intervals
-                ]
+                received = self._spec.operation is Operation.ALL_TO_ALL and layout.side != INPUT
+                intervals = (
+                    self._spec.extent(layout.side, rank).intervals if received else (self._spec.share_bounds(rank),)
+                )
+                found = [(region.position(start), region.position(stop)) for start, stop in intervals]
         return [(start, stop) for start, stop in found if stop > start]
 
     def parts(self, members: tuple[int, ...]) -> tuple[tuple[int, int], ...]:

@@ -111,7 +111,11 @@ class Spec:
 
     def share(self, rank: int) -> Region:
         """The interval that belongs to this rank (for all_to_all: its input)."""
-        return interval(self._offsets[rank], self._offsets[rank + 1])
+        return interval(*self.share_bounds(rank))
+
+    def share_bounds(self, rank: int) -> tuple[int, int]:
+        """Where a rank's share begins and ends."""
+        return self._offsets[rank], self._offsets[rank + 1]
 
     def block(self, sender: int, receiver: int) -> tuple[int, int]:
         """all_to_all: the coordinates of what `sender` sends to `receiver`."""
