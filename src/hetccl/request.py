@@ -47,12 +47,19 @@ class Script:
     def __init__(self, phases: Generator[Request, None, None]) -> None:
         self._phases = phases
         self._current: Request | None = Done()
+        self._error: Exception | None = None
 
     def test(self) -> bool:
-        while self._current is not None:
-            if not self._current.test():
-                return False
-            self._current = next(self._phases, None)
+        if self._error is not None:
+            raise self._error
+        try:
+            while self._current is not None:
+                if not self._current.test():
+                    return False
+                self._current = next(self._phases, None)
+        except Exception as error:
+            self._error = error
+            raise
         return True
 
     def describe(self) -> str:

@@ -69,8 +69,9 @@ class MpiVendor:
             pmi.join(setup)
             # Through ctypes, which lets other threads run: mpi4py's own call holds the interpreter, and with it the
             # start-up server that MPI_Init waits for.
+            before = _mapped()
             ctypes.CDLL(_world.path).MPI_Init_thread(None, None, module.THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
-            _forget_names()
+            _forget_names(_mapped() - before)
             _world.ranks = setup.ranks
             atexit.register(_finalize)
         if not set(setup.ranks) <= set(_world.ranks):
@@ -129,14 +130,21 @@ def _meet(setup: Setup, purpose: str) -> None:
         ) from None
 
 
-def _forget_names() -> None:
+def _mapped() -> set[str]:
+    """Names in /dev/shm that this process has mapped."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return set()
+    names = {line.partition("/dev/shm/")[2] for line in lines}
+    return {name for name in names if name and not name.endswith("(deleted)")}
+
+
+def _forget_names(names: set[str]) -> None:
     """Unlink the shared memory that MPI just mapped, so that a crash leaves no file behind; the mappings stay."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/maps").read_text().splitlines():
-            path = line.partition("/dev/shm/")[2]
-            if path and not path.endswith("(deleted)"):
-                with contextlib.suppress(OSError):
-                    Path("/dev/shm", path).unlink()
+    for name in names:
+        with contextlib.suppress(OSError):
+            Path("/dev/shm", name).unlink()
 
 
 def _finalize() -> None:
