@@ -227,6 +227,11 @@ class MpiCommunicator:
         filled = [target for target in targets if target.numel()]
         if not filled:
             return Done()
+        if len({target.numel() for target in targets}) > 1:
+            # Intel MPI's Iallgatherv does not end with large uneven counts.
+            others = [place for place in range(self.size) if place != self.index]
+            sends = [(mine, place) for place in others if mine.numel()]
+            return self.exchange(sends, [(targets[place], place) for place in others if targets[place].numel()])
         if len({target.untyped_storage().data_ptr() for target in filled}) > 1:
             return Together([self.broadcast(target, root) for root, target in enumerate(targets)])
         first = min(filled, key=torch.Tensor.storage_offset)
