@@ -67,7 +67,7 @@ def test_all_ranks_find_the_same():
 
 def test_labels_make_clusters():
     results = all_ranks(4, [Config(cluster=label) for label in ("a", "a", "b", "")])
-    assert [cluster.name for cluster in results[0].topo.clusters] == ["gloo/a", "mpi/a", "gloo/b", "mpi"]
+    assert [cluster.name for cluster in results[0].topology.clusters] == ["gloo/a", "mpi/a", "gloo/b", "mpi"]
 
 
 @pytest.mark.parametrize("kind", ["hash", "file"])
@@ -123,7 +123,7 @@ def test_topology_file(tmp_path):
         "- {vendor: mpi, ranks: 1}\n"
     )
     results = all_ranks(2, [Config(topology=str(path))] * 2)
-    assert results[0].topo.clusters[0].bandwidth == 5
+    assert results[0].topology.clusters[0].bandwidth == 5
     assert results[0] == results[1]
     differing = all_ranks(2, [Config(topology=str(path)), Config()])
     assert all("HETCCL_TOPOLOGY (content " in str(error) for error in differing)
