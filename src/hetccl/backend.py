@@ -335,7 +335,7 @@ class ProcessGroup(dist.ProcessGroup):
         given, target = reading([source]), writing([output])
         data, out = as_bytes(given.data), as_bytes(target.data)
         if not input_splits and not output_splits:
-            if source.numel() != output.numel() or (source.shape and source.shape[0] % self.size()):
+            if source.numel() != output.numel() or (source.shape[0] if source.shape else 1) % self.size():
                 raise ArgumentError(
                     f"{title}: input and output need the same size, a multiple of {self.size()} in the first dimension"
                 )
