@@ -10,14 +10,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from transport_peers import SECRET, Failed, Process, complete, pair
+from transport_peers import Failed, Process, pair
 
-from hetccl.errors import PeerError
-from hetccl.transports.endpoint import Endpoint, split_location
+from hetccl.transports.endpoint import split_location
 
-PATHS = ("shm", "tcp")
+PATHS = ("shm", "tcp", "tcp*3")
 RING = 256 * 1024
-SIZES = (0, 1, 63, RING, RING + 1, 5 << 20)
+SIZES = (0, 1, 63, RING - 1, RING, RING + 1, 8 * RING, 8 * RING + 1, 5 << 20)
 
 _keys = (f"key {number}" for number in itertools.count())
 
@@ -83,16 +82,31 @@ def test_both_directions_at_once_overfill_the_ring(sides: tuple[Process, Process
 
 
 @pytest.mark.parametrize("path", PATHS)
+def test_two_channels_of_one_pair_are_apart(sides: tuple[Process, Process], path: str) -> None:
+    left, right = sides
+    one, two = next(_keys), next(_keys)
+    for way in ((left, right), (right, left)):
+        sender, receiver = way
+        sender.start("move_on_two", path, [(one, [[5 << 20], [1]]), (two, [[63], [3 << 20]])], True)
+        receiver.start("move_on_two", path, [(two, [[63], [3 << 20]]), (one, [[5 << 20], [1]])], False)
+        assert sender.result()
+        assert receiver.result()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("polled", [False, True])
 @pytest.mark.parametrize(("length", "tag"), [(100, 8), (99, 7), (101, 7), (0, 7)])
 def test_a_message_that_is_not_the_one_awaited(
-    sides: tuple[Process, Process], path: str, length: int, tag: int
+    sides: tuple[Process, Process], path: str, length: int, tag: int, polled: bool
 ) -> None:
     left, right = sides
     key = next(_keys)
     left.start("send", path, key, 100, 7)
-    right.start("receive", path, key, length, tag)
+    right.call("begin", path, key, polled)
+    right.start("finish", length, tag)
     left.result()
-    with pytest.raises(Failed, match="rank 9 sent a message of 100 bytes") as caught:
+    awaits = rf"rank 9 sent a message of 100 bytes \(tag 0*7\) .* {length} \(tag 0*{tag}\)"
+    with pytest.raises(Failed, match=awaits) as caught:
         right.result()
     assert caught.value.kind == "DesyncError"
 
@@ -123,16 +137,30 @@ def test_a_killed_sender_is_noticed(fresh: tuple[Process, Process], path: str) -
     assert time.monotonic() - killed < 2
 
 
-def test_a_wrong_secret_is_refused() -> None:
-    here, there = Endpoint("127.0.0.1", SECRET), Endpoint("127.0.0.1", b"x" * 32)
-    try:
-        dial = here.dial(there.location, "key", time.monotonic() + 5)
-        with pytest.raises(PeerError, match="handshake"):
-            complete([dial])
-        assert there.accepted("key") is None
-    finally:
-        here.close()
-        there.close()
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("victim", ["sender", "receiver"])
+def test_death_in_mid_message_is_noticed(fresh: tuple[Process, Process], path: str, victim: str) -> None:
+    # The receiver sees the message begin and takes nothing, so that the sender is stuck in the middle of it.
+    left, right = fresh
+    left.start("send", path, "key", 64 << 20, 0)
+    right.call("begin", path, "key", True)
+    time.sleep(0.2)
+    dying, other = (left, right) if victim == "sender" else (right, left)
+    assert dying.process.pid is not None
+    os.kill(dying.process.pid, signal.SIGKILL)
+    killed = time.monotonic()
+    if victim == "sender":
+        right.start("finish", 64 << 20, 0)
+    with pytest.raises(Failed, match="rank 9") as caught:
+        other.result()
+    assert caught.value.kind == "PeerError"
+    assert time.monotonic() - killed < 2
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_is_in_flight_at_close_is_aborted(sides: tuple[Process, Process], path: str) -> None:
+    left, _ = sides
+    assert left.call("leave", path, next(_keys)) == ["AbortedError", "AbortedError"]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -155,25 +183,18 @@ def test_strangers_do_not_stop_a_peer(sides: tuple[Process, Process], path: str)
 
 @pytest.mark.parametrize("path", PATHS)
 def test_nothing_is_left_after_close(fresh: tuple[Process, Process], path: str) -> None:
-    files = set(os.listdir("/dev/shm"))
     left, right = fresh
-    before = [side.call("traces")["descriptors"] for side in fresh]
     for _ in range(2):
         key, back = next(_keys), next(_keys)
         left.start("move", path, (key, [[3 << 20]]), (back, [[10]]))
         right.start("move", path, (back, [[10]]), (key, [[3 << 20]]))
         assert left.result()
         assert right.result()
-    assert {name for name in os.listdir("/dev/shm") if "hetccl" in name} <= files
+        left.call("leave", path, next(_keys))
+    assert not [name for name in os.listdir("/dev/shm") if "hetccl" in name]
     silent = socket.create_connection(split_location(right.call("locate")))
-    time.sleep(0.3)
+    time.sleep(0.1)
     for side in fresh:
         side.call("close")
-    end = time.monotonic() + 2
-    while any(side.call("traces")["threads"] for side in fresh) and time.monotonic() < end:
-        time.sleep(0.05)
-    after = [side.call("traces") for side in fresh]
-    assert [trace["threads"] for trace in after] == [[], []]
-    # The endpoint's own listener was counted before.
-    assert [trace["descriptors"] for trace in after] == [count - 1 for count in before]
+        assert side.call("traces") == {"threads": [], "descriptors": 0, "unraisable": []}
     silent.close()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
+import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -14,8 +17,9 @@ import torch
 
 from hetccl import transports
 from hetccl.request import Request
-from hetccl.transports.base import Link
+from hetccl.transports.base import Link, ReceiveChannel, Transport
 from hetccl.transports.endpoint import Endpoint
+from hetccl.transports.tcp import Tcp
 
 SECRET = b"s" * 32
 Messages = Sequence[Sequence[int]]
@@ -37,10 +41,31 @@ def complete(requests: Sequence[Request], seconds: float = 20) -> None:
             raise AssertionError("stuck: " + "; ".join(request.describe() for request in pending))
 
 
+def named(path: str) -> Transport:
+    """An installed path by its name; "tcp*3" is tcp over three streams."""
+    name, _, streams = path.partition("*")
+    return Tcp(int(streams)) if streams else transports.available([name])[0]
+
+
+def outcome(request: Request) -> bool | Exception:
+    """What a test of the request says, or raises. (pytest.raises would end this process where nothing is raised.)"""
+    try:
+        return request.test()
+    except Exception as error:
+        return error
+
+
 class Side:
     """One process: its endpoint, and where the other's is."""
 
+    kept: ReceiveChannel
+
     def __init__(self, secret: bytes = SECRET) -> None:
+        self._bare = len(os.listdir("/proc/self/fd"))
+        # A socket or thread that nobody closed, told by its destructor, counts as a trace.
+        self._unraisable: list[str] = []
+        warnings.simplefilter("error", ResourceWarning)
+        sys.unraisablehook = lambda found: self._unraisable.append(repr(found.exc_value))
         self.endpoint = Endpoint("127.0.0.1", secret)
         self.other = ""
 
@@ -57,7 +82,7 @@ class Side:
         self, path: str, outward: tuple[str, Messages] | None, inward: tuple[str, Messages] | None
     ) -> bool:
         """Send and receive messages, all queued at once; whether what came is right."""
-        (transport,) = transports.available([path])
+        transport = named(path)
         requests: list[Request] = []
         opened: list[Any] = []
         expected: list[torch.Tensor] = []
@@ -84,38 +109,76 @@ class Side:
             channel.close()
         return not got or torch.equal(torch.cat(got), torch.cat(expected))
 
+    def move_on_two(self, path: str, channels: Sequence[tuple[str, Messages]], sends: bool) -> bool:
+        """The same over several channels at once, one way; whether what came is right."""
+        opened: list[Any] = []
+        requests: list[Request] = []
+        pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for key, messages in channels:
+            make = named(path).sender if sends else named(path).receiver
+            channel: Any = make(self.link(key))
+            opened.append(channel)
+            for tag, lengths in enumerate(messages):
+                data = pieces(lengths, tag)
+                room = [torch.full_like(piece, 255) for piece in data]
+                requests.append(channel.send(data, tag) if sends else channel.receive(room, tag))
+                pairs += zip(data, room, strict=True)
+        complete(requests)
+        for key, _ in channels:
+            (self.acknowledged if sends else self.acknowledge)(key)
+        for channel in opened:
+            channel.close()
+        return sends or all(torch.equal(*both) for both in pairs)
+
     def acknowledge(self, key: str) -> None:
-        sender = transports.available(["tcp"])[0].sender(self.link(key + "/ack"))
+        sender = named("tcp").sender(self.link(key + "/ack"))
         complete([sender.send([], 1)])
         sender.close()
 
     def acknowledged(self, key: str) -> None:
-        receiver = transports.available(["tcp"])[0].receiver(self.link(key + "/ack"))
+        receiver = named("tcp").receiver(self.link(key + "/ack"))
         complete([receiver.receive([], 1)])
         receiver.close()
 
     def send(self, path: str, key: str, length: int, tag: int) -> None:
         """Send one message and leave the channel open (until the next call of this kind)."""
-        self.kept = transports.available([path])[0].sender(self.link(key))
-        complete([self.kept.send(pieces([length], 0), tag)])
+        self.sender = named(path).sender(self.link(key))
+        complete([self.sender.send(pieces([length], 0), tag)])
 
     def receive(self, path: str, key: str, length: int, tag: int) -> None:
         """Receive one message; the channel is closed then."""
-        receiver = transports.available([path])[0].receiver(self.link(key))
+        self.begin(path, key)
+        self.finish(length, tag)
+
+    def begin(self, path: str, key: str, poll: bool = False) -> None:
+        """Open a channel and, where asked, await that a message begins to arrive, without receiving it."""
+        self.kept = named(path).receiver(self.link(key))
+        end = time.monotonic() + 5
+        while poll and not self.kept.poll():
+            assert time.monotonic() < end, "no message begins"
+
+    def finish(self, length: int, tag: int) -> None:
+        """Receive one message on the opened channel, and close it; a failure must last."""
+        request = self.kept.receive([torch.empty(length, dtype=torch.uint8)], tag)
         try:
-            complete([receiver.receive([torch.empty(length, dtype=torch.uint8)], tag)])
+            complete([request])
+        except Exception as error:
+            for _ in range(3):
+                if not isinstance(outcome(request), type(error)):
+                    raise AssertionError("a failed request looks as if it had not failed") from error
+            raise
         finally:
-            receiver.close()
+            self.kept.close()
 
     def receive_then_wait(self, path: str, key: str, length: int) -> None:
         """Receive one message, then wait for one that never comes."""
-        receiver = transports.available([path])[0].receiver(self.link(key))
+        receiver = named(path).receiver(self.link(key))
         complete([receiver.receive([torch.empty(length, dtype=torch.uint8)], 0)])
         complete([receiver.receive([torch.empty(length, dtype=torch.uint8)], 1)], 10)
 
     def polls(self, path: str, key: str) -> list[bool]:
         """Whether `poll` tells a message that nobody awaits yet, and no other; then it is received."""
-        receiver = transports.available([path])[0].receiver(self.link(key))
+        receiver = named(path).receiver(self.link(key))
         end = time.monotonic() + 5
         while not (came := receiver.poll()) and time.monotonic() < end:
             pass
@@ -126,11 +189,27 @@ class Side:
         receiver.close()
         return [came, taken, after]
 
+    def leave(self, path: str, key: str) -> list[str]:
+        """Close a channel with a message in flight and one connecting; what their requests raise then."""
+        sender, receiver = named(path).sender(self.link(key)), named(path).receiver(self.link(key + "/never"))
+        large, small = (torch.empty(size, dtype=torch.uint8) for size in (64 << 20, 9))
+        requests: list[Request] = [sender.send([large], 1), receiver.receive([small], 1)]
+        for request in requests:
+            request.test()
+        raised = []
+        for channel, request in zip((sender, receiver), requests, strict=True):
+            channel.close()
+            channel.close()
+            raised.append(type(outcome(request)).__name__)
+        return raised
+
     def traces(self) -> dict[str, Any]:
-        """What would be left behind by a channel that does not clean up."""
+        """What a channel that does not clean up leaves behind."""
+        gc.collect()
         return {
             "threads": sorted(t.name for t in threading.enumerate() if t.name.startswith("hetccl-")),
-            "descriptors": len(os.listdir("/proc/self/fd")),
+            "descriptors": len(os.listdir("/proc/self/fd")) - self._bare,
+            "unraisable": self._unraisable,
         }
 
     def close(self) -> None:
@@ -164,7 +243,9 @@ class Process:
     """One side, as the test sees it."""
 
     def __init__(self, make: Callable[[], Any] = Side) -> None:
-        context = multiprocessing.get_context("spawn")
+        # A server that has imported torch once forks every side.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch", "hetccl.transports.fabric", "hetccl.transports.shm"])
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs, make), daemon=True)
         self.process.start()

@@ -85,7 +85,11 @@ class Fabric:
         self._senders: dict[tuple[int, str], SendChannel] = {}
         self._receivers: dict[tuple[int, str], ReceiveChannel] = {}
 
-    def path_to(self, peer: int) -> Transport:
+    def path_to(self, peer: int) -> str:
+        """The name of the path to a peer. Raises ConfigurationError where there is none."""
+        return self._transport(peer).name
+
+    def _transport(self, peer: int) -> Transport:
         """The path to a peer. Raises ConfigurationError where there is none."""
         lower, higher = sorted((self._me, peer))
         found = choose(self._transports, self._peers[lower], self._peers[higher])
@@ -102,7 +106,7 @@ class Fabric:
     def sender(self, peer: int, name: str) -> SendChannel:
         channel = self._senders.get((peer, name))
         if channel is None:
-            path = self.path_to(peer)
+            path = self._transport(peer)
             channel = _CountedSender(path.sender(self._link(self._me, peer, peer, name)), peer, self.sent)
             self._senders[peer, name] = channel
         return channel
@@ -110,7 +114,7 @@ class Fabric:
     def receiver(self, peer: int, name: str) -> ReceiveChannel:
         channel = self._receivers.get((peer, name))
         if channel is None:
-            path = self.path_to(peer)
+            path = self._transport(peer)
             channel = _CountedReceiver(path.receiver(self._link(peer, self._me, peer, name)), peer, self.received)
             self._receivers[peer, name] = channel
         return channel

@@ -20,31 +20,33 @@ import torch
 
 from ..errors import PeerError
 from .base import Link, ReceiveChannel, SendChannel
+from .channel import Bytes, Channel, expect, size
 from .endpoint import Dial
-from .ring import SLOT, SLOTS, Bytes, Ring, create
-from .tcp import expect, size
+from .ring import ORDERED, SLOT, SLOTS, Ring, create
 
 _INVITATION = struct.Struct("!QQQQ")  # process, descriptor, slots, bytes a slot
-_PATIENCE = 200
+_PATIENCE = 64
 """Fruitless looks at the ring between two looks at the connection."""
 
 
-class _Channel:
-    """What both ends share: the connection, and noticing its end."""
+class _Channel(Channel):
+    """What both ends share: the ring, the connection, and noticing its end."""
 
     def __init__(self, link: Link) -> None:
-        self.link = link
+        super().__init__(link)
         self.ring: Ring | None = None
         self.socket: socket.socket | None = None
         self._misses = 0
 
-    def missed(self) -> None:
-        """Nothing to do: now and then look whether the other end lives."""
+    def gone(self) -> bool:
+        """Whether the other end has gone; looked up now and then, since it costs a system call."""
         self._misses += 1
-        if self._misses % _PATIENCE or self.socket is None:
-            return
-        if self._read(1, socket.MSG_PEEK) == b"":
-            raise PeerError(f"{self.link.peer} closed its connection")
+        if self._misses % _PATIENCE:
+            return False
+        return self._read(1, socket.MSG_PEEK) == b""
+
+    def _closed(self) -> PeerError:
+        return PeerError(f"{self.link.peer} closed its connection")
 
     def _read(self, count: int, flags: int = 0) -> bytes | None:
         """Bytes from the connection: None where there are none yet, empty at its end."""
@@ -57,6 +59,7 @@ class _Channel:
             return b""
 
     def close(self) -> None:
+        super().close()
         if self.socket is not None:
             self.socket.close()
         self.ring = None
@@ -112,13 +115,14 @@ class _Sender(_Channel):
         self._queue.append(message)
         return message
 
-    def pump(self) -> None:
+    def _pump(self) -> None:
         """Fill free slots."""
         ring = self.ring or self._connect()
         while ring is not None and self._queue:
             slot = ring.room()
             if slot is None:
-                self.missed()
+                if self.gone():
+                    raise self._closed()
                 return
             message = self._queue[0]
             ring.publish(message.tag, message.length, message.move(slot, True, ring.slot))
@@ -134,8 +138,11 @@ class _Sender(_Channel):
                 return None
             self.socket = self._dial.connection
             self._descriptor = create()
-            self.socket.sendall(_INVITATION.pack(os.getpid(), self._descriptor, SLOTS, SLOT))
-            self.socket.setblocking(False)
+            try:
+                # A fresh connection has room for these few bytes.
+                self.socket.sendall(_INVITATION.pack(os.getpid(), self._descriptor, SLOTS, SLOT))
+            except OSError as error:
+                raise PeerError(f"the connection to {self.link.peer} failed: {error.strerror}") from error
         taken = self._read(1)
         if taken is None:
             return None
@@ -148,6 +155,8 @@ class _Sender(_Channel):
 
     def close(self) -> None:
         super().close()
+        if self._dial is not None:
+            self._dial.close()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -158,7 +167,6 @@ class _Receiver(_Channel):
     def __init__(self, link: Link) -> None:
         super().__init__(link)
         self._posted: deque[_Message] = deque()
-        self._begun = False
         self._invitation = b""
 
     def receive(self, pieces: Sequence[torch.Tensor], tag: int) -> _Message:
@@ -167,16 +175,20 @@ class _Receiver(_Channel):
         return message
 
     def poll(self) -> bool:
-        ring = self.ring or self._connect()
-        return ring is not None and not self._posted and ring.peek() is not None
+        if self._posted:
+            return False
+        self.pump()
+        return self.ring is not None and self.ring.peek() is not None
 
-    def pump(self) -> None:
+    def _pump(self) -> None:
         """Empty published slots into what is posted."""
         ring = self.ring or self._connect()
         while ring is not None and self._posted:
             header = ring.peek()
             if header is None:
-                self.missed()
+                # Asked again after the end was seen: the last slots may have been published in between.
+                if self.gone() and ring.peek() is None:
+                    raise self._closed()
                 return
             message = self._posted[0]
             tag, total, count = header
@@ -191,27 +203,27 @@ class _Receiver(_Channel):
             self.socket = self.link.endpoint.accepted(self.link.key)
             if self.socket is None:
                 return None
-            self.socket.setblocking(False)
         more = self._read(_INVITATION.size - len(self._invitation))
         if more is None:
             return None
         if not more:
-            raise PeerError(f"{self.link.peer} closed its connection")
+            raise self._closed()
         self._invitation += more
         if len(self._invitation) < _INVITATION.size:
             return None
         process, descriptor, slots, slot = _INVITATION.unpack(self._invitation)
         try:
             opened = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
+            try:
+                self.ring = Ring(opened, slots, slot)
+            finally:
+                os.close(opened)
+            self.socket.send(b"\x01")
+        except (OSError, ValueError) as error:
+            self.socket.close()  # which tells the sender
             raise PeerError(
-                f"the shared memory of {self.link.peer} cannot be opened ({error.strerror}); HETCCL_PATHS=tcp avoids it"
+                f"the shared memory of {self.link.peer} cannot be opened ({error}); HETCCL_PATHS=tcp avoids it"
             ) from error
-        try:
-            self.ring = Ring(opened, slots, slot)
-        finally:
-            os.close(opened)
-        self.socket.send(b"\x01")
         return self.ring
 
     def close(self) -> None:
@@ -225,10 +237,14 @@ class Shm:
     name = "shm"
 
     def offers(self) -> str | None:
-        if not sys.platform.startswith("linux"):
+        if not (sys.platform.startswith("linux") and ORDERED):
             return None
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')} {os.getuid()}"
+        try:
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+            spaces = " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "user"))
+        except OSError:
+            return None
+        return f"{boot} {spaces} {os.getuid()}"
 
     def connects(self, mine: str, theirs: str, same_host: bool) -> bool:
         return same_host and mine == theirs
