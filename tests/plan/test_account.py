@@ -7,17 +7,17 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobs import specs, topologies
+from jobs import SHARED, specs, topologies
 
 from hetccl.plan.bounds import cross_bytes, lower_bound, owner_weights, relays
-from hetccl.plan.layouts import Borders
+from hetccl.plan.layouts import Borders, layout_cluster
 from hetccl.plan.pipeline import wavefront
 from hetccl.plan.plan import Plan
 from hetccl.plan.planner import Planner
 from hetccl.plan.region import interval
 from hetccl.plan.spec import OUTPUT, Operation, Spec
 from hetccl.plan.steps import Action, Transfer
-from hetccl.readers.account import account
+from hetccl.readers.account import account, tally
 from hetccl.reduction import Reduction
 from hetccl.topo.model import Topology, assemble
 
@@ -27,13 +27,51 @@ PROVED = tuple(
 
 
 def check(plan: Plan, topology: Topology) -> None:
-    """The bytes are the fewest, and the busiest link is at the bound but for integer cuts."""
+    """The bytes are the fewest, and each border link is at the bound but for the elements that cuts round by."""
     counted, spec = account(plan, topology), plan.spec
     assert counted.total == cross_bytes(spec, topology)
-    cuts = 2 * len(topology.clusters) ** 2 * plan.chunks  # each cut may be off by one element
-    slowest = min(border.bandwidth for c in topology.clusters for border in c.borders)
+    assert counted == tally(plan, topology)
     bound = lower_bound(spec, topology)
-    assert counted.seconds(topology) <= bound + Fraction(cuts * spec.itemsize, slowest)
+    for cluster in topology.clusters:
+        # A message's region and its border's slot are each within an element of their part; so is the chunk.
+        slack = 3 * _crossings(plan, topology, cluster.index) * spec.itemsize
+        for border in cluster.borders:
+            allowed = bound * border.bandwidth + slack
+            assert counted.sent.get(border.rank, 0) <= allowed
+            assert counted.received.get(border.rank, 0) <= allowed
+        others = {rank for rank in cluster.ranks if rank not in {border.rank for border in cluster.borders}}
+        assert not others & {*counted.sent, *counted.received}, "bytes cross only at borders"
+
+
+def _crossings(plan: Plan, topology: Topology, cluster: int) -> int:
+    """The steps in which a cluster exchanges something with another."""
+    count = 0
+    for step in plan.steps:
+        if isinstance(step.action, Transfer):
+            ends = {layout_cluster(x, topology) for x in (step.action.source_layout, step.action.target_layout)}
+            count += len(ends) == 2 and cluster in ends
+    return count
+
+
+@st.composite
+def dominated(draw: st.DrawFn, topology: Topology, operations: tuple[Operation, ...]) -> Spec:
+    """Shares of which one cluster holds nearly all, so that its links alone are too slow for direct exchange."""
+    rich = draw(st.sampled_from(topology.clusters)).ranks
+    large, small = st.sampled_from([999, 4096]), st.integers(0, 9)
+    sizes = tuple(draw(large if rank in rich else small) for rank in range(topology.size))
+    operation = draw(st.sampled_from(operations))
+    reduction = Reduction.SUM if operation is Operation.REDUCE_SCATTER else None
+    root = draw(st.integers(0, topology.size - 1))
+    return Spec(operation, topology.size, sizes, "int64", 8, reduction, root)
+
+
+@settings(max_examples=250)
+@given(st.data())
+def test_dominated_shares_meet_their_bound(data: st.DataObject) -> None:
+    topology = data.draw(topologies())
+    spec = data.draw(dominated(topology, SHARED))
+    mode = data.draw(st.sampled_from(["auto", "border", "fill"]))
+    check(Planner(topology, mode, data.draw(st.sampled_from([1, 3]))).plan(spec), topology)
 
 
 @settings(max_examples=1500)
@@ -84,6 +122,8 @@ def test_a_worse_plan_fails() -> None:
     ]
     full = Plan(spec, topology.digest, "full exchange", ("add",) * 3, 1, wavefront([[exchange]]))
     assert account(full, topology).seconds(topology) > lower_bound(spec, topology)
+    with pytest.raises(AssertionError):
+        check(full, topology)
     doubled = Plan(spec, topology.digest, "twice", ("add",) * 3, 1, wavefront([[exchange, exchange]]))
     with pytest.raises(AssertionError):
         check(doubled, topology)
@@ -95,3 +135,39 @@ def test_two_unequal_clusters_by_hand() -> None:
     counted = account(Planner(topology).plan(spec), topology)
     assert (counted.egress(0), counted.ingress(0), counted.egress(1)) == (4000, 4000, 4000)
     assert counted.seconds(topology) == lower_bound(spec, topology) == Fraction(4000, 50)
+
+
+def test_the_fewest_bytes_over_the_wrong_links_fail() -> None:
+    """One owner of everything sends no byte too many in all, but (k-1) times the tensor over one link."""
+    topology = assemble([("a", [0], [1]), ("b", [1], [1]), ("c", [2], [1])])
+    spec = Spec(Operation.ALL_REDUCE, 3, (3000,), "int8", 1, Reduction.SUM)
+    whole = interval(0, 3000)
+    into: list[Action] = [Transfer(whole, Borders(i), Borders(0), OUTPUT, f"from{i}") for i in (1, 2)]
+    out: list[Action] = [Transfer(whole, Borders(0), Borders(i), OUTPUT, OUTPUT) for i in (1, 2)]
+    plan = Plan(spec, topology.digest, "one owner", ("add",) * 3, 1, wavefront([[into, out]]))
+    assert account(plan, topology).total == cross_bytes(spec, topology)
+    with pytest.raises(AssertionError):
+        check(plan, topology)
+
+
+def test_direct_sending_of_a_large_share_fails() -> None:
+    """Without its relays, the all_gather above sends the fewest bytes and misses the bound."""
+    topology = assemble([("a", [0], [1000]), ("b", [1], [10000]), ("c", [2], [10000]), ("d", [3], [10000])])
+    spec = Spec(Operation.ALL_GATHER, 4, (10000, 10, 10, 10))
+    direct: list[Action] = [
+        Transfer(spec.share(i), Borders(i), Borders(j), OUTPUT, OUTPUT) for i in range(4) for j in range(4) if i != j
+    ]
+    plan = Plan(spec, topology.digest, "direct", (), 1, wavefront([[direct]]))
+    assert account(plan, topology).total == cross_bytes(spec, topology)
+    with pytest.raises(AssertionError):
+        check(plan, topology)
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_the_tally_of_steps_is_the_count_of_messages(data: st.DataObject) -> None:
+    """Also where no bound is met: sends between any two ranks, barriers."""
+    topology = data.draw(topologies())
+    spec = data.draw(specs(topology.size, (Operation.SEND, Operation.BARRIER, Operation.ALL_TO_ALL)))
+    plan = Planner(topology).plan(spec)
+    assert account(plan, topology) == tally(plan, topology)

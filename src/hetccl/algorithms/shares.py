@@ -13,18 +13,17 @@ from ..topo.model import Topology
 
 def share_chunks(spec: Spec, topology: Topology, count: int) -> list[list[Region]]:
     """Per chunk, per cluster: the same fraction of every rank's share, so that equal shares stay aligned."""
-    chunks = []
-    for place in range(count):
-        regions = []
-        for cluster in topology.clusters:
-            parts: list[tuple[int, int]] = []
-            for rank in cluster.ranks:
-                start, stop = spec.share_bounds(rank)
-                length = stop - start
-                parts.append((start + length * place // count, start + length * (place + 1) // count))
-            regions.append(Region.of(parts))
-        chunks.append(regions)
-    return chunks
+    shares = [[spec.share_bounds(rank) for rank in cluster.ranks] for cluster in topology.clusters]
+    return [
+        [
+            Region.of(
+                (start + (stop - start) * place // count, start + (stop - start) * (place + 1) // count)
+                for start, stop in bounds
+            )
+            for bounds in shares
+        ]
+        for place in range(count)
+    ]
 
 
 def relayed_parts(spec: Spec, topology: Topology, part: list[Region]) -> Iterator[tuple[int, int, Region]]:

@@ -29,10 +29,8 @@ def lower_bound(spec: Spec, topology: Topology) -> Fraction:
             return Fraction(size, min(bandwidth))
         case Operation.ALL_GATHER | Operation.REDUCE_SCATTER:
             shares = cluster_shares(spec, topology)
-            return max(
-                Fraction(max(size - share, share if size > share else 0), b)
-                for share, b in zip(shares, bandwidth, strict=True)
-            )
+            # Also a cluster that holds everything has others to send it to.
+            return max(Fraction(max(size - share, share), b) for share, b in zip(shares, bandwidth, strict=True))
         case Operation.GATHER | Operation.SCATTER:
             shares = cluster_shares(spec, topology)
             root = topology.cluster_of(spec.root).index
@@ -83,10 +81,10 @@ def cross_bytes(spec: Spec, topology: Topology) -> int:
 
 def cluster_shares(spec: Spec, topology: Topology) -> list[int]:
     """S_i: bytes of the coordinate space that belong to each cluster's ranks."""
-    return [
-        sum(stop - start for start, stop in map(spec.share_bounds, cluster.ranks)) * spec.itemsize
-        for cluster in topology.clusters
-    ]
+    sizes = spec.sizes
+    if len(sizes) == 1:
+        return [sizes[0] * cluster.size * spec.itemsize for cluster in topology.clusters]
+    return [sum(sizes[rank] for rank in cluster.ranks) * spec.itemsize for cluster in topology.clusters]
 
 
 def cluster_volumes(spec: Spec, topology: Topology) -> list[list[int]]:

@@ -7,6 +7,7 @@ chunks comes by itself.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from .program import Call, Op, touched
@@ -46,6 +47,14 @@ def _overlap(one: Spans, other: Spans) -> bool:
     """Whether two ascending lists of (offset, length) touch."""
     if len(one) == 1 and len(other) == 1:
         return True  # their ends were compared already
+    if len(one) > len(other):
+        one, other = other, one
+    if 8 * len(one) < len(other):
+        for a, m in one:
+            before = bisect_left(other, (a + m,)) - 1  # the last that begins before this one's end
+            if before >= 0 and sum(other[before]) > a:
+                return True
+        return False
     i = j = 0
     while i < len(one) and j < len(other):
         (a, m), (b, n) = one[i], other[j]

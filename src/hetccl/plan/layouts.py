@@ -7,7 +7,7 @@ for a rank is worked out here. All of them answer in positions of a region.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -62,23 +62,58 @@ def combining_group(cluster: Cluster) -> tuple[int, ...]:
     return borders
 
 
+def layout_cluster(layout: Layout, topology: Topology) -> int | None:
+    """The one cluster that a layout places data in; None where it is all of them."""
+    return topology.cluster_of(layout.rank).index if isinstance(layout, Single) else layout.cluster
+
+
 def balanced(cluster: Cluster) -> bool:
     """Whether all borders are alike, so that rotated slots load each link the same."""
     return len(cluster.borders) > 1 and len({border.bandwidth for border in cluster.borders}) == 1
 
 
+class Groups:
+    """The combining groups of one topology, each worked out once and only where it is asked for."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self._found: dict[int, tuple[tuple[int, ...], dict[int, int], list[int]]] = {}
+
+    def of(self, cluster: int) -> tuple[tuple[int, ...], dict[int, int], list[int]]:
+        """The members, the place of each, and their weights; a helper that is no border weighs nothing."""
+        if cluster not in self._found:
+            inside = self.topology.clusters[cluster]
+            members = combining_group(inside)
+            weights = [border.bandwidth for border in inside.borders]
+            places = {rank: place for place, rank in enumerate(members)}
+            self._found[cluster] = members, places, weights + [0] * (len(members) - len(weights))
+        return self._found[cluster]
+
+
 class Placement:
     """A layout of one region, made concrete: who holds which positions."""
 
-    def __init__(self, layout: Layout, region: Region, topology: Topology, spec: Spec) -> None:
-        self.layout, self.region, self._topology, self._spec = layout, region, topology, spec
+    def __init__(self, layout: Layout, region: Region, groups: Groups, spec: Spec) -> None:
+        self.layout, self.region, self._groups, self._spec = layout, region, groups, spec
+        self._topology = groups.topology
 
     @cached_property
     def _edges(self) -> list[int]:
         """The slots of a Borders layout; a helper that is no border gets an empty one."""
         assert isinstance(self.layout, Borders)
-        weights = [border.bandwidth for border in self._topology.clusters[self.layout.cluster].borders]
-        return cuts(self.region.length, weights + [0] * (len(self.members()) - len(weights)))
+        return cuts(self.region.length, self._groups.of(self.layout.cluster)[2])
+
+    @cached_property
+    def _inside(self) -> Container[int]:
+        """The members, for quick tests."""
+        ranks = self.members()
+        return range(len(ranks)) if len(ranks) == self._topology.size else frozenset(ranks)
+
+    @property
+    def _received(self) -> bool:
+        """Whether a rank holds one block of each sender's input, and not one interval."""
+        layout = self.layout
+        return isinstance(layout, Shares) and self._spec.operation is Operation.ALL_TO_ALL and layout.side != INPUT
 
     def held(self, rank: int) -> list[tuple[int, int]]:
         """The ranges of positions that this rank holds, ascending and not empty."""
@@ -89,32 +124,45 @@ class Placement:
             case Everyone():
                 found = [(0, region.length)] if rank in self.members() else []
             case Borders():
-                group = self.members()
-                if rank not in group:
+                group, places, _ = self._groups.of(layout.cluster)
+                if rank not in places:
                     return []
-                slot = (group.index(rank) - layout.rotation) % len(group)
+                slot = (places[rank] - layout.rotation) % len(group)
                 found = [(self._edges[slot], self._edges[slot + 1])]
             case Shares():
                 if layout.cluster is not None and self._topology.cluster_of(rank).index != layout.cluster:
                     return []
-                received = self._spec.operation is Operation.ALL_TO_ALL and layout.side != INPUT
                 intervals = (
-                    self._spec.extent(layout.side, rank).intervals if received else (self._spec.share_bounds(rank),)
+                    self._spec.extent(layout.side, rank).intervals
+                    if self._received
+                    else (self._spec.share_bounds(rank),)
                 )
                 found = [(region.position(start), region.position(stop)) for start, stop in intervals]
         return [(start, stop) for start, stop in found if stop > start]
 
     def parts(self, members: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
         """The one range that each member holds, where a layout gives each at most one; (0, 0) where none."""
-        if isinstance(self.layout, Borders):
-            group, edges = self.members(), self._edges
-            turned = {
-                rank: (place - self.layout.rotation) % len(group) for place, rank in enumerate(group)
-            }
-            return tuple(
-                (edges[turned[rank]], edges[turned[rank] + 1]) if rank in turned else (0, 0) for rank in members
-            )
-        return tuple((self.held(rank) or [(0, 0)])[0] for rank in members)
+        return tuple(self.each_part(members))
+
+    def each_part(self, members: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+        """`parts`, worked out one after the other."""
+        layout = self.layout
+        if isinstance(layout, Borders):
+            edges, (group, places, _) = self._edges, self._groups.of(layout.cluster)
+            for rank in members:
+                if rank in places:
+                    slot = (places[rank] - layout.rotation) % len(group)
+                    yield edges[slot], edges[slot + 1]
+                else:
+                    yield 0, 0
+        elif isinstance(layout, Shares) and not self._received:
+            position, inside = self.region.position, self._inside
+            for rank in members:
+                start, stop = self._spec.share_bounds(rank)
+                yield (position(start), position(stop)) if rank in inside else (0, 0)
+        else:
+            for rank in members:
+                yield (self.held(rank) or [(0, 0)])[0]
 
     def split(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Cut a range of positions by holder: (rank, start, stop), ascending."""
@@ -135,8 +183,7 @@ class Placement:
                 raise AssertionError("a transfer needs one holder an element")
 
     def _split_shares(self, layout: Shares, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        received = self._spec.operation is Operation.ALL_TO_ALL and layout.side != INPUT
-        owner_of = self._spec.receiver if received else self._spec.share_owner
+        owner_of = self._spec.receiver if self._received else self._spec.share_owner
         position = start
         for begin, end in self.region.walk(start, stop):
             while begin < end:
@@ -153,17 +200,17 @@ class Placement:
             return (layout.rank,)
         if layout.cluster is None:
             return tuple(range(self._topology.size))
-        cluster = self._topology.clusters[layout.cluster]
         if isinstance(layout, Borders) or (isinstance(layout, Everyone) and layout.group):
-            return combining_group(cluster)
-        return cluster.ranks
+            return self._groups.of(layout.cluster)[0]
+        return self._topology.clusters[layout.cluster].ranks
 
 
 def coincide(first: Layout, second: Layout, region: Region, topology: Topology, spec: Spec) -> bool:
     """Whether two layouts, each with one range a rank, place a region alike, so that no data need move."""
-    one, other = (Placement(layout, region, topology, spec) for layout in (first, second))
+    groups = Groups(topology)
+    one, other = (Placement(layout, region, groups, spec) for layout in (first, second))
     ranks = tuple({*one.members(), *other.members()})
     return all(
         a == b or (a[0] == a[1] and b[0] == b[1])
-        for a, b in zip(one.parts(ranks), other.parts(ranks), strict=True)
+        for a, b in zip(one.each_part(ranks), other.each_part(ranks), strict=True)
     )

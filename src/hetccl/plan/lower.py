@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..topo.model import Topology
 from .hazards import dependencies
-from .layouts import Placement, combining_group
+from .layouts import Groups, Layout, Placement
 from .plan import Plan
 from .program import Call, Move, Op, Piece, Program, Receive, Reduce, Send, Set
 from .region import Region
@@ -14,6 +14,7 @@ from .spec import INPUT, OUTPUT
 from .steps import Combine, Copy, Fill, Local, Scale, Transfer
 
 _Draft = Callable[[], Op]
+_Place = Callable[[], Piece]
 
 
 def lower(plan: Plan, topology: Topology, rank: int) -> Program:
@@ -27,6 +28,8 @@ class _Lowering:
     def __init__(self, plan: Plan, topology: Topology, rank: int) -> None:
         self.plan, self.topology, self.rank = plan, topology, rank
         self.cluster = topology.cluster_of(rank)
+        self.place = {member: place for place, member in enumerate(self.cluster.ranks)}
+        self.groups = Groups(topology)
         self.drafts: list[_Draft] = []
         self.touches: dict[str, list[tuple[int, int]]] = {}
         self.extents = {side: plan.spec.extent(side, rank) for side in (INPUT, OUTPUT)}
@@ -52,18 +55,18 @@ class _Lowering:
             self.extents,
         )
 
-    def _place(self, buffer: str, region: Region) -> Callable[[], Piece]:
+    def _place(self, buffer: str, region: Region) -> _Place:
         """A piece whose offsets are filled in when all of the buffer's uses are known."""
         if buffer not in (INPUT, OUTPUT):
             self.touches.setdefault(buffer, []).extend(region.intervals)
         return lambda: Piece(buffer, self.extents[buffer].spans(region))
 
-    def _placement(self, layout: object, region: Region) -> Placement:
-        return Placement(layout, region, self.topology, self.plan.spec)  # type: ignore[arg-type]
+    def _placement(self, layout: Layout, region: Region) -> Placement:
+        return Placement(layout, region, self.groups, self.plan.spec)
 
     def _local(self, number: int, action: Local) -> None:
         cluster = self.topology.clusters[action.cluster]
-        members = combining_group(cluster) if action.group else cluster.ranks
+        members = self.groups.of(action.cluster)[0] if action.group else cluster.ranks
         if self.rank not in members:
             return
         place = members.index(self.rank)
@@ -117,31 +120,31 @@ class _Lowering:
         for peer, part in outgoing.items():
             if peer == self.rank:
                 self._copy(number, part, action.source, action.target)
-            elif peer in self.cluster.ranks:
+            elif peer in self.place:
                 local_out.append((peer, self._place(action.source, part)))
             else:
                 place = self._place(action.source, part)
-                self.drafts.append(lambda peer=peer, place=place: Send(number, peer, place()))  # type: ignore[misc]
+                self.drafts.append(_message(Send, number, peer, place))
         for peer, part in incoming.items():
             if peer == self.rank:
                 continue
             place = self._place(action.target, part)
-            if peer in self.cluster.ranks:
+            if peer in self.place:
                 local_in.append((peer, place))
             else:
-                self.drafts.append(lambda peer=peer, place=place: Receive(number, peer, place()))  # type: ignore[misc]
+                self.drafts.append(_message(Receive, number, peer, place))
         if local_out or local_in:
             members = self.cluster.ranks
             places = (
-                tuple(members.index(peer) for peer, _ in local_out),
-                tuple(members.index(peer) for peer, _ in local_in),
+                tuple(self.place[peer] for peer, _ in local_out),
+                tuple(self.place[peer] for peer, _ in local_in),
             )
             self.drafts.append(
                 lambda: Call(
                     number,
                     "exchange",
                     members,
-                    members.index(self.rank),
+                    self.place[self.rank],
                     tuple(place() for _, place in local_out),
                     tuple(place() for _, place in local_in),
                     places=places,
@@ -167,15 +170,24 @@ class _Lowering:
             match action:
                 case Combine():
                     sources = [self._place(name, part) for name in action.sources]
-                    target = self._place(action.target, part)
-                    self.drafts.append(
-                        lambda sources=sources, target=target: Reduce(  # type: ignore[misc]
-                            number, tuple(source() for source in sources), target()
-                        )
-                    )
+                    self.drafts.append(_reduce(number, sources, self._place(action.target, part)))
                 case Copy():
                     self._copy(number, part, action.source, action.target)
                 case Fill() | Scale():
                     kind = "fill" if isinstance(action, Fill) else "scale"
-                    place = self._place(action.target, part)
-                    self.drafts.append(lambda kind=kind, place=place: Set(number, kind, place()))  # type: ignore[misc]
+                    self.drafts.append(_set(number, kind, self._place(action.target, part)))
+
+
+# Drafts made in a loop bind their own values here.
+
+
+def _message(kind: type[Send] | type[Receive], step: int, peer: int, place: _Place) -> _Draft:
+    return lambda: kind(step, peer, place())
+
+
+def _reduce(step: int, sources: list[_Place], target: _Place) -> _Draft:
+    return lambda: Reduce(step, tuple(source() for source in sources), target())
+
+
+def _set(step: int, kind: str, target: _Place) -> _Draft:
+    return lambda: Set(step, kind, target())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from .steps import Action, Step
@@ -25,10 +26,12 @@ def wavefront(chunks: Sequence[Sequence[Sequence[Action]]]) -> tuple[Step, ...]:
 def best_chunks(fixed: Sequence[float], variable: Sequence[float]) -> float:
     """C* = sqrt((Bt - β_R)·S / α_R), the seed of the search.
 
-    `fixed` are the stages' α_s in seconds, `variable` their β_s·S; R is the stage that bounds the throughput.
+    `fixed` are the stages' α_s in seconds, `variable` their β_s·S; R is the stage that bounds the throughput. Only
+    exactly rounded functions are used: the ranks of a mixed job run different Pythons and C libraries, in which `sum`
+    (compensated since 3.12) and `pow` may differ in the last bit, and must still find the same number.
     """
     if not variable or max(variable) <= 0:
         return 1.0
     slowest = max(range(len(variable)), key=variable.__getitem__)
     alpha = max(fixed[slowest], 1e-9)
-    return float(max(1.0, ((sum(variable) - variable[slowest]) / alpha) ** 0.5))
+    return max(1.0, math.sqrt((math.fsum(variable) - variable[slowest]) / alpha))

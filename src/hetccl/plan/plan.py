@@ -15,21 +15,17 @@ from .region import Region
 from .spec import Operation, Spec
 from .steps import Step
 
-_CLASSES: dict[str, Any] = {
-    cls.__name__: cls
-    for cls in (
-        layouts.Borders,
-        layouts.Shares,
-        layouts.Single,
-        layouts.Everyone,
-        steps.Local,
-        steps.Transfer,
-        steps.Combine,
-        steps.Fill,
-        steps.Scale,
-        steps.Copy,
-    )
+VERSION = 2
+"""Of the JSON form."""
+
+_LAYOUTS: dict[str, Any] = {
+    cls.__name__: cls for cls in (layouts.Borders, layouts.Shares, layouts.Single, layouts.Everyone)
 }
+_ACTIONS: dict[str, Any] = {
+    cls.__name__: cls
+    for cls in (steps.Local, steps.Transfer, steps.Combine, steps.Fill, steps.Scale, steps.Copy)
+}
+_FIELDS = {name: tuple(f.name for f in fields(cls)) for name, cls in (_LAYOUTS | _ACTIONS).items()}
 
 
 @dataclass(frozen=True)
@@ -55,9 +51,14 @@ class Plan:
         return int(self.digest, 16)
 
     def to_json(self) -> str:
-        """Canonical JSON: sorted keys, no spaces, integers and strings only."""
+        """Canonical JSON: sorted keys, no spaces, integers and strings only.
+
+        Many steps name one region, which may be thousands of intervals: regions are listed once, in the order in
+        which the steps first name them, and steps give their number.
+        """
+        regions: dict[Region, int] = {}
         document = {
-            "version": 1,
+            "version": VERSION,
             "spec": {
                 **{f.name: getattr(self.spec, f.name) for f in fields(self.spec)},
                 "operation": self.spec.operation.value,
@@ -67,7 +68,8 @@ class Plan:
             "algorithm": self.algorithm,
             "combine": self.combine,
             "chunks": self.chunks,
-            "steps": [[step.chunk, step.stage, _encode(step.action)] for step in self.steps],
+            "steps": [[step.chunk, step.stage, _encode(step.action, regions)] for step in self.steps],
+            "regions": [region.intervals for region in regions],
         }
         return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
@@ -75,37 +77,84 @@ class Plan:
     def from_json(cls, text: str) -> Plan:
         """The plan that `to_json` wrote. Raises ConfigurationError where the text is no such plan."""
         try:
-            document = json.loads(text)
-            spec = dict(document["spec"])
-            spec["operation"] = Operation(spec["operation"])
-            spec["reduction"] = Reduction(spec["reduction"]) if spec["reduction"] else None
-            spec["sizes"] = tuple(spec["sizes"])
-            return cls(
-                Spec(**spec),
-                document["topology"],
-                document["algorithm"],
-                tuple(document["combine"]),
-                document["chunks"],
-                tuple(Step(_decode(action), chunk, stage) for chunk, stage, action in document["steps"]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return _plan(json.loads(text))
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
             raise ConfigurationError(f"this is not a plan in JSON as hetccl writes it: {error!r}") from error
 
 
-def _encode(value: Any) -> Any:
+def _encode(value: Any, regions: dict[Region, int]) -> Any:
     if isinstance(value, Region):
-        return value.intervals
-    if type(value).__name__ in _CLASSES:
-        return {"type": type(value).__name__} | {f.name: _encode(getattr(value, f.name)) for f in fields(value)}
+        return regions.setdefault(value, len(regions))
+    name = type(value).__name__
+    if name in _FIELDS:
+        return {"type": name} | {field: _encode(getattr(value, field), regions) for field in _FIELDS[name]}
     return value
 
 
-def _decode(value: Any) -> Any:
-    if isinstance(value, dict):
-        arguments = {name: _decode(item) for name, item in value.items() if name != "type"}
-        if "region" in value:
-            arguments["region"] = Region(tuple((start, stop) for start, stop in value["region"]))
-        if "sources" in value:
-            arguments["sources"] = tuple(value["sources"])
-        return _CLASSES[value["type"]](**arguments)
+def _plan(document: Any) -> Plan:
+    if document["version"] != VERSION:
+        raise ValueError(f"version {document['version']!r}, this hetccl reads {VERSION}")
+    spec = dict(document["spec"])
+    spec["operation"] = Operation(spec["operation"])
+    spec["reduction"] = Reduction(spec["reduction"]) if spec["reduction"] else None
+    spec["sizes"] = tuple(_whole(size) for size in spec["sizes"])
+    for name in ("ranks", "itemsize", "root", "peer"):
+        _whole(spec[name])
+    regions = [_region(intervals) for intervals in document["regions"]]
+    return Plan(
+        Spec(**spec),
+        _word(document["topology"]),
+        _word(document["algorithm"]),
+        tuple(_word(mode) for mode in document["combine"]),
+        _whole(document["chunks"]),
+        tuple(
+            Step(_decode(action, regions, _ACTIONS), _whole(chunk), _whole(stage))
+            for chunk, stage, action in document["steps"]
+        ),
+    )
+
+
+def _region(intervals: Any) -> Region:
+    """A region that is what `Region.of` makes: ascending, apart, and not empty."""
+    found = Region(tuple((_whole(start), _whole(stop)) for start, stop in intervals))
+    if found != Region.of(found.intervals):
+        raise ValueError(f"these intervals are no region: {intervals!r}")
+    return found
+
+
+def _decode(value: Any, regions: list[Region], classes: dict[str, Any]) -> Any:
+    """A step's action, or its layouts; each field must be of the type that it is declared with."""
+    made = classes[value["type"]]
+    if value.keys() != {"type", *_FIELDS[value["type"]]}:
+        raise ValueError(f"fields {sorted(value)} are not those of a {value['type']}")
+    arguments: dict[str, Any] = {}
+    for name in _FIELDS[value["type"]]:
+        item = value[name]
+        match name:
+            case "region":
+                arguments[name] = regions[_whole(item)]
+            case "layout" | "source_layout" | "target_layout":
+                arguments[name] = _decode(item, regions, _LAYOUTS)
+            case "sources":
+                arguments[name] = tuple(_word(source) for source in item)
+            case "group":
+                if not isinstance(item, bool):
+                    raise TypeError(f"group is {item!r}, not true or false")
+                arguments[name] = item
+            case "rotation" | "rank" | "cluster":
+                arguments[name] = None if item is None and made is layouts.Shares else _whole(item)
+            case _:
+                arguments[name] = _word(item)
+    return made(**arguments)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a string")
     return value

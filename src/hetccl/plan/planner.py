@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from ..algorithms import all_gather, all_reduce, all_to_all, combining, pairwise, reduce_scatter, rooted
 from ..algorithms.shares import share_chunks
-from ..readers.simulate import simulate
+from ..readers.simulate import Forecast
 from ..topo.model import Topology
 from .partition import chunked
 from .pipeline import best_chunks, wavefront
@@ -48,11 +48,12 @@ class Planner:
         most = min(MOST_CHUNKS, spec.nbytes // SMALLEST_CHUNK)
         if len(self.topology.clusters) == 1 or most < 2 or spec.operation is Operation.ALL_TO_ALL:
             return single
-        timeline = simulate(single, self.topology)
-        seed = best_chunks([f for f, _ in timeline.stages], [v for _, v in timeline.stages])
-        candidates = {min(most, max(1, round(seed * factor))) for factor in (0.25, 0.5, 1.0, 2.0)}
-        plans = [single, *(self.build(spec, count) for count in sorted(candidates) if count > 1)]
-        return min(plans, key=lambda plan: (simulate(plan, self.topology).seconds, plan.chunks))
+        forecast = Forecast(single, self.topology)
+        stages = forecast.stages()
+        seed = best_chunks([fixed for fixed, _ in stages], [variable for _, variable in stages])
+        candidates = {1} | {min(most, max(1, round(seed * factor))) for factor in (0.25, 0.5, 1.0, 2.0)}
+        best = min(candidates, key=lambda count: (forecast.seconds(count), count))
+        return single if best == 1 else self.build(spec, best)
 
     def build(self, spec: Spec, chunks: int) -> Plan:
         """A plan with this many chunks."""

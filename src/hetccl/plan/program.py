@@ -147,3 +147,15 @@ def touched(operation: Op) -> tuple[list[Piece], list[Piece]]:
             return list(operation.sources), [whole.part(0, start), whole.part(stop, whole.length)]
         case Call():
             return [*operation.sources, *operation.targets], list(operation.targets)
+
+
+def lane_of(operation: Op) -> tuple[str, int] | None:
+    """The queue in which an operation must begin in order, if any."""
+    match operation:
+        case Call():
+            return ("vendor", 0)
+        case Send():
+            return ("send", operation.peer)
+        case Receive():
+            return ("receive", operation.peer)
+    return None

@@ -15,10 +15,11 @@ from itertools import accumulate
 class Region:
     """An immutable list of intervals; `Region.of` merges and sorts."""
 
-    __slots__ = ("_before", "intervals", "length")
+    __slots__ = ("_before", "_starts", "intervals", "length")
 
     def __init__(self, intervals: tuple[tuple[int, int], ...]) -> None:
         self.intervals = intervals
+        self._starts = [start for start, _ in intervals]
         self._before = [0, *accumulate(stop - start for start, stop in intervals)]
         self.length = self._before[-1]
 
@@ -67,18 +68,18 @@ class Region:
 
     def position(self, coordinate: int) -> int:
         """How many elements of the region lie before this coordinate."""
-        place = bisect_right(self.intervals, (coordinate, 1 << 62)) - 1
+        place = bisect_right(self._starts, coordinate) - 1
         if place < 0:
             return 0
         start, stop = self.intervals[place]
-        return self._before[place] + min(coordinate, stop) - start
+        return self._before[place] + (coordinate if coordinate < stop else stop) - start
 
     def spans(self, part: Region) -> tuple[tuple[int, int], ...]:
         """Where `part`, which this region contains, lies when this region is stored packed: (offset, length)s."""
         found: list[tuple[int, int]] = []
         for start, stop in part.intervals:
             while start < stop:
-                place = bisect_right(self.intervals, (start, 1 << 62)) - 1
+                place = bisect_right(self._starts, start) - 1
                 begin, end = self.intervals[place]
                 until = min(stop, end)
                 offset = self._before[place] + start - begin

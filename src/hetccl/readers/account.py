@@ -1,4 +1,7 @@
-"""`account`: a plan's bytes counted message by message, to prove that it is optimal."""
+"""`account`: a plan's bytes counted message by message, to prove that it is optimal.
+
+`tally` finds the same from the steps alone, for a job of any size; tests hold the two against each other.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
 
+from ..plan.layouts import Groups, Placement, layout_cluster
 from ..plan.lower import lower
 from ..plan.plan import Plan
 from ..plan.program import Receive, Send
+from ..plan.steps import Transfer
 from ..topo.model import Topology
 
 
@@ -64,3 +69,46 @@ def account(plan: Plan, topology: Topology) -> Account:
     if any(open_messages.values()):
         raise RuntimeError("a message's two ends differ in size")
     return Account(dict(sent), dict(received), dict(pairs))
+
+
+def tally(plan: Plan, topology: Topology) -> Account:
+    """The bytes that `account` counts, from what each layout places where; no rank's program is lowered.
+
+    Milliseconds for a thousand ranks.
+    """
+    sent: dict[int, int] = defaultdict(int)
+    received: dict[int, int] = defaultdict(int)
+    pairs: dict[tuple[int, int], int] = defaultdict(int)
+    groups, spec = Groups(topology), plan.spec
+    for action in (step.action for step in plan.steps if isinstance(step.action, Transfer)):
+        source, target = (layout_cluster(at, topology) for at in (action.source_layout, action.target_layout))
+        if source is None or target is None:
+            _everyone_to_everyone(plan, topology, sent, received, pairs)
+        elif source != target and action.region:
+            pairs[source, target] += action.region.length * spec.itemsize
+            for layout, side in ((action.source_layout, sent), (action.target_layout, received)):
+                placed = Placement(layout, action.region, groups, spec)
+                members = placed.members()
+                for rank, (start, stop) in zip(members, placed.each_part(members), strict=True):
+                    if stop > start:
+                        side[rank] += (stop - start) * spec.itemsize
+    return Account(dict(sent), dict(received), dict(pairs))
+
+
+def _everyone_to_everyone(
+    plan: Plan,
+    topology: Topology,
+    sent: dict[int, int],
+    received: dict[int, int],
+    pairs: dict[tuple[int, int], int],
+) -> None:
+    """The direct all_to_all, one step for the whole job, whose blocks are equal unless there is one cluster."""
+    if len(topology.clusters) == 1 or not plan.spec.length:
+        return
+    block = plan.spec.sizes[0] * plan.spec.itemsize
+    for one in topology.clusters:
+        for rank in one.ranks:
+            sent[rank] = received[rank] = block * (topology.size - one.size)
+        for other in topology.clusters:
+            if one is not other:
+                pairs[one.index, other.index] = block * one.size * other.size

@@ -15,7 +15,8 @@ import numpy as np
 
 from ..plan.lower import lower
 from ..plan.plan import Plan
-from ..plan.program import Call, Move, Op, Piece, Program, Receive, Reduce, Send, Set
+from ..plan.program import Call, Move, Piece, Program, Receive, Reduce, Send, Set
+from ..plan.program import lane_of as lane_of
 from ..plan.spec import INPUT, OUTPUT, Operation
 from ..reduction import Reduction
 from ..topo.model import Topology
@@ -42,8 +43,9 @@ def identity(reduction: Reduction, dtype: np.dtype[Any]) -> Any:
         case Reduction.BAND:
             return ~np.zeros((), dtype)
         case Reduction.MAX | Reduction.MIN:
-            limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
-            return limits.min if reduction is Reduction.MAX else limits.max
+            if dtype.kind == "f":
+                return -np.inf if reduction is Reduction.MAX else np.inf
+            return np.iinfo(dtype).min if reduction is Reduction.MAX else np.iinfo(dtype).max
         case _:
             return 0
 
@@ -69,6 +71,8 @@ class _Run:
         self.todo = [set(range(len(program.operations))) for program in self.programs]
         self.lanes = [_lanes(program) for program in self.programs]
         self.wires: dict[tuple[int, int], deque[tuple[int, Array]]] = defaultdict(deque)
+        self.sent: set[tuple[int, int]] = set()
+        """Exchanges (rank, operation) whose sends are on the wires."""
 
     def finish(self) -> None:
         while any(self.todo):
@@ -137,10 +141,10 @@ class _Run:
     def _exchange(self, rank: int, index: int, call: Call) -> bool:
         """Vendor point to point: sends are buffered, receives wait."""
         wires = [self.wires[call.members[place], rank] for place in call.places[1]]
-        if index >= 0 and not self._sent(rank, index):
+        if (rank, index) not in self.sent:
             for place, piece in zip(call.places[0], call.sources, strict=True):
                 self.wires[rank, call.members[place]].append((call.step, self._load(rank, piece)))
-            self._mark_sent(rank, index)
+            self.sent.add((rank, index))
         if not all(wires):
             return False
         for wire, piece in zip(wires, call.targets, strict=True):
@@ -150,12 +154,6 @@ class _Run:
             self._store(rank, piece, data)
         self.todo[rank].discard(index)
         return True
-
-    def _sent(self, rank: int, index: int) -> bool:
-        return (rank, index) in self.__dict__.setdefault("sent", set())
-
-    def _mark_sent(self, rank: int, index: int) -> None:
-        self.__dict__.setdefault("sent", set()).add((rank, index))
 
     def _collective(self, call: Call) -> bool:
         """A vendor collective: all members at once, or not yet."""
@@ -209,18 +207,6 @@ def _lanes(program: Program) -> dict[int, list[int]]:
         if lane := lane_of(operation):
             lanes[lane].append(index)
     return {index: lane for lane in lanes.values() for index in lane}
-
-
-def lane_of(operation: Op) -> tuple[str, int] | None:
-    """The queue in which an operation must begin in order, if any."""
-    match operation:
-        case Call():
-            return ("vendor", 0)
-        case Send():
-            return ("send", operation.peer)
-        case Receive():
-            return ("receive", operation.peer)
-    return None
 
 
 def expected(plan: Plan, inputs: list[Array], outputs: list[Array]) -> list[Array | None]:

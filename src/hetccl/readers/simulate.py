@@ -6,14 +6,17 @@ begins when the earlier stages of its chunk are done in the clusters it touches,
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 
 from ..plan.cost import DEFAULT, Cost
 from ..plan.layouts import Borders, Everyone, Layout, Shares, Single
 from ..plan.plan import Plan
-from ..plan.steps import Combine, Local, Transfer
+from ..plan.steps import Action, Combine, Local, Transfer
 from ..topo.model import Topology
+
+Resource = tuple[str, int]
+Demands = dict[Resource, tuple[float, float]]
+"""Per resource (fabric, out or in, of one cluster): (fixed seconds, seconds for its bytes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,43 +34,84 @@ class Timeline:
 
     seconds: float
     steps: tuple[Timed, ...]
-    stages: tuple[tuple[float, float], ...]
-    """Per stage of one chunk, where no stage overlaps another: (fixed seconds, seconds for its bytes)."""
 
 
 def simulate(plan: Plan, topology: Topology, cost: Cost = DEFAULT) -> Timeline:
     """Time a plan. Cluster-level: the number of ranks does not matter to how long this takes."""
-    free: dict[tuple[str, int], float] = defaultdict(float)
-    done: dict[tuple[int, int], list[tuple[int, float]]] = defaultdict(list)
-    stages: dict[int, dict[tuple[str, int], tuple[float, float]]] = defaultdict(dict)
+    clock = _Clock()
     timed = []
     for number, step in enumerate(plan.steps):
-        demands = _demands(step.action, plan, topology, cost)
-        clusters = {cluster for _, cluster in demands}
-        ready = max(
-            (end for c in clusters for stage, end in done[step.chunk, c] if stage < step.stage), default=0.0
-        )
-        finish = begin = max([ready, *(free[resource] for resource in demands)])
+        begin, end = clock.run(step.chunk, step.stage, _demands(step.action, plan, topology, cost), 1)
+        timed.append(Timed(number, begin, end))
+    return Timeline(clock.now, tuple(timed))
+
+
+class Forecast:
+    """What a plan of one chunk would take in any number of chunks, without building those plans.
+
+    All chunks are taken to be alike, which they are but for one element in each cut.
+    """
+
+    def __init__(self, single: Plan, topology: Topology, cost: Cost = DEFAULT) -> None:
+        depth = max((step.stage for step in single.steps), default=-1) + 1
+        self._stages: list[list[Demands]] = [[] for _ in range(depth)]
+        for step in single.steps:
+            self._stages[step.stage].append(_demands(step.action, single, topology, cost))
+
+    def stages(self) -> list[tuple[float, float]]:
+        """Per stage, where no stage overlaps another, on its busiest resource: (fixed seconds, seconds for bytes)."""
+        found = []
+        for stage in self._stages:
+            total: Demands = {}
+            for demands in stage:
+                for resource, (fixed, variable) in demands.items():
+                    before = total.get(resource, (0.0, 0.0))
+                    total[resource] = (before[0] + fixed, before[1] + variable)
+            found.append(max(total.values(), key=lambda pair: pair[0] + pair[1], default=(0.0, 0.0)))
+        return found
+
+    def seconds(self, chunks: int) -> float:
+        """The predicted run with this many chunks, in the order of `pipeline.wavefront`."""
+        clock = _Clock()
+        for wave in range(len(self._stages) + chunks - 1):
+            for chunk in range(max(0, wave - len(self._stages) + 1), min(chunks, wave + 1)):
+                for demands in self._stages[wave - chunk]:
+                    clock.run(chunk, wave - chunk, demands, chunks)
+        return clock.now
+
+
+class _Clock:
+    """When each resource is free, and when the stages of each chunk were done in each cluster."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._free: dict[Resource, float] = {}
+        self._done: dict[tuple[int, int], tuple[int, float, float]] = {}
+        """Per chunk and cluster: the latest stage, when those before it were done, and when its own steps are."""
+
+    def run(self, chunk: int, stage: int, demands: Demands, divisor: int) -> tuple[float, float]:
+        """Put one step on the clock, its bytes divided by `divisor`; stages of a chunk come in order."""
+        begin = 0.0
+        for resource in demands:
+            latest, before, within = self._done.get((chunk, resource[1]), (stage, 0.0, 0.0))
+            begin = max(begin, before if latest >= stage else within, self._free.get(resource, 0.0))
+        finish = begin
         for resource, (fixed, variable) in demands.items():
+            variable /= divisor
             # A message's fixed cost is latency: it delays the arrival, not the next message.
-            busy = variable + (fixed if resource[0] == "fabric" else 0.0)
-            free[resource] = begin + busy
+            self._free[resource] = begin + variable + (fixed if resource[0] == "fabric" else 0.0)
             finish = max(finish, begin + fixed + variable)
-            before = stages[step.stage].get(resource, (0.0, 0.0))
-            stages[step.stage][resource] = (before[0] + fixed, before[1] + variable)
-        for cluster in clusters:
-            done[step.chunk, cluster].append((step.stage, finish))
-        timed.append(Timed(number, begin, finish))
-    per_stage = tuple(
-        max(stages[stage].values(), key=lambda pair: pair[0] + pair[1], default=(0.0, 0.0))
-        for stage in sorted(stages)
-    )
-    return Timeline(max((t.end for t in timed), default=0.0), tuple(timed), per_stage)
+        for _, cluster in demands:
+            latest, before, within = self._done.get((chunk, cluster), (stage, 0.0, 0.0))
+            if latest < stage:
+                latest, before = stage, within
+            self._done[chunk, cluster] = (latest, before, max(within, finish))
+        self.now = max(self.now, finish)
+        return begin, finish
 
 
-def _demands(action: object, plan: Plan, topology: Topology, cost: Cost) -> dict[tuple[str, int], tuple[float, float]]:
-    """Per resource: (fixed, variable) seconds."""
-    size = getattr(action, "region").length * plan.spec.itemsize  # noqa: B009
+def _demands(action: Action, plan: Plan, topology: Topology, cost: Cost) -> Demands:
+    size = action.region.length * plan.spec.itemsize
     match action:
         case Local():
             cluster = topology.clusters[action.cluster]
@@ -89,9 +133,8 @@ def _demands(action: object, plan: Plan, topology: Topology, cost: Cost) -> dict
                 ("in", i): (cost.message, parts[i] / bandwidth[i]) for i in targets
             }
         case _:
-            layout: Layout = getattr(action, "layout")  # noqa: B009
-            (index,) = _clusters(layout, topology)
-            holders = len(topology.clusters[index].borders) if isinstance(layout, Borders) else 1
+            (index,) = _clusters(action.layout, topology)
+            holders = len(topology.clusters[index].borders) if isinstance(action.layout, Borders) else 1
             passes = len(action.sources) if isinstance(action, Combine) else 1
             return {("fabric", index): (cost.touch, passes * size / holders / cost.memory)}
 
