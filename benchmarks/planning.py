@@ -33,9 +33,7 @@ def main() -> None:
     for name in ("contiguous", "interleaved"):
         members = [range(i, 1024, 4) if name == "interleaved" else range(256 * i, 256 * i + 256) for i in range(4)]
         borders = (256, 32, 8, 256)
-        topology = assemble(
-            [("v", ranks, [10**10 * (i + 1)] * borders[i]) for i, ranks in enumerate(members)]
-        )
+        topology = assemble([("v", ranks, [10**10 * (i + 1)] * borders[i]) for i, ranks in enumerate(members)])
         planner = Planner(topology)
         for operation, size in SIZES.items():
             spec = Spec(operation, 1024, (size,), "float32", 4, Reduction.SUM)

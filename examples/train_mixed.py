@@ -138,8 +138,10 @@ def train(name: str, group: dist.ProcessGroup, text: torch.Tensor, steps: int) -
             elapsed = time.perf_counter() - interval
             speed = every * world * BATCH * CONTEXT / elapsed
             mean = torch.stack(losses[-every:]).mean()
-            say(f"{name:>7}  step {step + 1:4}  loss {mean:.4f}  {speed:8,.0f} tokens/s"
-                f"  communication {exposed / elapsed:4.0%}")
+            say(
+                f"{name:>7}  step {step + 1:4}  loss {mean:.4f}  {speed:8,.0f} tokens/s"
+                f"  communication {exposed / elapsed:4.0%}"
+            )
             interval, exposed = time.perf_counter(), 0.0
 
     seconds = time.perf_counter() - begin
@@ -200,12 +202,16 @@ def report(reference: Result, result: Result, gloo: dist.ProcessGroup, clusters:
     say(f"\nTime: {reference.seconds:.1f} s over plain Gloo, {result.seconds:.1f} s over {result.name}")
     say("\nChecks")
     passed = [
-        check(bool(difference <= LOSS_TOLERANCE),
-              f"largest loss difference from plain Gloo {difference:.1e}, tolerance {LOSS_TOLERANCE:.0e}"),
+        check(
+            bool(difference <= LOSS_TOLERANCE),
+            f"largest loss difference from plain Gloo {difference:.1e}, tolerance {LOSS_TOLERANCE:.0e}",
+        ),
         check(len(set(hashes)) == 1, f"parameters of all {len(hashes)} replicas bit-identical"),
-        check(bound <= crossed <= 1.01 * bound,
-              f"{crossed:,} bytes crossed between clusters; lower bound 2(k-1)S = {bound:,}"
-              f" (k = {clusters}, S = {reduced:,} in {len(result.bucket_bytes)} all_reduces)"),
+        check(
+            bound <= crossed <= 1.01 * bound,
+            f"{crossed:,} bytes crossed between clusters; lower bound 2(k-1)S = {bound:,}"
+            f" (k = {clusters}, S = {reduced:,} in {len(result.bucket_bytes)} all_reduces)",
+        ),
     ]
     return all(passed)
 

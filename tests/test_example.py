@@ -20,9 +20,7 @@ def run_example(*arguments: str, ranks: int = 4, timeout: float = 100) -> tuple[
     command += [str(ROOT / "examples" / "train_mixed.py"), *arguments]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("HETCCL_")}
     environ["OMP_NUM_THREADS"] = "1"
-    process = subprocess.Popen(
-        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         output, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:

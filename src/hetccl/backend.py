@@ -289,9 +289,7 @@ class ProcessGroup(dist.ProcessGroup):
         data, target = reading(sources) if sources else None, writing([output])
         spec = moving_spec(Operation.SCATTER, self.size(), (output.numel() * output.element_size(),), root)
         given = as_bytes(data.data) if data else None
-        return self._note(
-            self._caller.collective(spec, title, given, as_bytes(target.data), [output], target.back)
-        )
+        return self._note(self._caller.collective(spec, title, given, as_bytes(target.data), [output], target.back))
 
     def _equal(self, many: list[torch.Tensor], one: torch.Tensor, title: str) -> None:
         """At the root: one tensor of the same size a rank."""

@@ -173,8 +173,7 @@ SETTINGS: tuple[Setting, ...] = (
         "HETCCL_PATHS",
         "paths",
         "",
-        "Comma-separated list of the paths that may be used between ranks, such "
-        "as tcp; all that work where unset.",
+        "Comma-separated list of the paths that may be used between ranks, such as tcp; all that work where unset.",
         _words,
     ),
     Setting(
@@ -185,15 +184,12 @@ SETTINGS: tuple[Setting, ...] = (
         "name or a subnet such as 10.0.0.0/8; by the route to the job's store where unset.",
         _interfaces,
     ),
-    Setting(
-        "HETCCL_HOST", "host", "", "The identity of this host, so that one machine can act as several.", _word
-    ),
+    Setting("HETCCL_HOST", "host", "", "The identity of this host, so that one machine can act as several.", _word),
     Setting(
         "HETCCL_TOPOLOGY",
         "topology",
         "",
-        "A YAML file whose clusters, borders and bandwidths replace those "
-        "found. The same content on all ranks.",
+        "A YAML file whose clusters, borders and bandwidths replace those found. The same content on all ranks.",
         str,
     ),
     Setting(

@@ -21,9 +21,7 @@ from hetccl.readers.account import account, tally
 from hetccl.reduction import Reduction
 from hetccl.topo.model import Topology, assemble
 
-PROVED = tuple(
-    operation for operation in Operation if operation not in (Operation.SEND, Operation.BARRIER)
-)
+PROVED = tuple(operation for operation in Operation if operation not in (Operation.SEND, Operation.BARRIER))
 
 
 def check(plan: Plan, topology: Topology) -> None:

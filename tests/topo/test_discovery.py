@@ -139,9 +139,7 @@ def test_different_versions(monkeypatch):
         patch.setattr(discovery, "version", lambda: "0.0.9")
         with pytest.raises(TimeoutError):
             one(store, 1, 2, seconds=0.2)
-    with pytest.raises(
-        ConfigurationError, match=r"different hetccl versions \(.* on rank 0; 0.0.9 on rank 1\)"
-    ):
+    with pytest.raises(ConfigurationError, match=r"different hetccl versions \(.* on rank 0; 0.0.9 on rank 1\)"):
         one(store, 0, 2)
 
 
@@ -152,9 +150,7 @@ def test_different_versions(monkeypatch):
         b"[]",
         json.dumps({"hetccl": discovery.version(), "size": 2, "settings": {}, "location": ""}).encode(),
         json.dumps({"hetccl": discovery.version(), "size": 2, "settings": 5, "rank": 5}).encode(),
-        json.dumps(
-            {"hetccl": discovery.version(), "size": 2, "settings": {}, "rank": {"nonsense": 1}}
-        ).encode(),
+        json.dumps({"hetccl": discovery.version(), "size": 2, "settings": {}, "rank": {"nonsense": 1}}).encode(),
     ],
 )
 def test_records_that_are_not_ours(record):

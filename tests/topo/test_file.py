@@ -141,9 +141,7 @@ def test_override_replaces_borders_labels_and_fabric(written):
 
 
 def test_override_for_a_subgroup(written):
-    found = override(
-        job("gloo", "mpi"), written(PLAN_ONLY.replace("nccl", "gloo").replace("hccl", "mpi")), (2, 5)
-    )
+    found = override(job("gloo", "mpi"), written(PLAN_ONLY.replace("nccl", "gloo").replace("hccl", "mpi")), (2, 5))
     assert [cluster.borders[0] for cluster in found.clusters] == [
         Border(0, "n0/e1+e0", 12_500_000_007),
         Border(1, "n1/e0", 12_500_000_000),

@@ -78,9 +78,7 @@ class Side:
     def link(self, key: str, timeout: float = 10) -> Link:
         return Link(self.endpoint, self.other, key, "rank 9", timeout)
 
-    def move(
-        self, path: str, outward: tuple[str, Messages] | None, inward: tuple[str, Messages] | None
-    ) -> bool:
+    def move(self, path: str, outward: tuple[str, Messages] | None, inward: tuple[str, Messages] | None) -> bool:
         """Send and receive messages, all queued at once; whether what came is right."""
         transport = named(path)
         requests: list[Request] = []

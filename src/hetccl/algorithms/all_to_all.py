@@ -27,8 +27,7 @@ def is_direct(spec: Spec, topology: Topology) -> bool:
     return len(topology.clusters) == 1 or (
         len(spec.sizes) == 1
         and all(
-            len(c.borders) == c.size and len({border.bandwidth for border in c.borders}) == 1
-            for c in topology.clusters
+            len(c.borders) == c.size and len({border.bandwidth for border in c.borders}) == 1 for c in topology.clusters
         )
     )
 

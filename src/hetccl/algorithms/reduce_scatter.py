@@ -37,9 +37,7 @@ def stages(spec: Spec, topology: Topology, combining: tuple[str, ...], part: lis
         others = [c.index for c in clusters if c.index not in (owner, relay)]
         for sender in others:
             if clusters[sender].size > 1:
-                first.append(
-                    Local("reduce_scatter", sender, region, Borders(sender), INPUT, partial[sender])
-                )
+                first.append(Local("reduce_scatter", sender, region, Borders(sender), INPUT, partial[sender]))
         senders = {sender: partial[sender] for sender in others}
         if relay != owner:
             at = Owner(clusters[relay], region, senders, INPUT, "relayed", f"relay{relay}.{owner}")

@@ -12,8 +12,7 @@ from .plan import plan
 from .topo import topo
 
 _SETTINGS_HELP = "\n\n".join(
-    f"{setting.name}{f' [{setting.default}]' if setting.default else ''}: {setting.meaning}"
-    for setting in SETTINGS
+    f"{setting.name}{f' [{setting.default}]' if setting.default else ''}: {setting.meaning}" for setting in SETTINGS
 )
 
 app = typer.Typer(

@@ -59,9 +59,7 @@ def plan(
     if explained.links:
         table = Table("cluster", "border rank", "link", "out", "in", title="Bytes over each border link")
         for link in explained.links:
-            table.add_row(
-                str(link.cluster), str(link.rank), link.name, size_text(link.sent), size_text(link.received)
-            )
+            table.add_row(str(link.cluster), str(link.rank), link.name, size_text(link.sent), size_text(link.received))
         for cluster in shape.clusters:
             out, into = explained.egress[cluster.index], explained.ingress[cluster.index]
             speed = bandwidth_text(cluster.bandwidth)

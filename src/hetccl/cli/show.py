@@ -45,13 +45,9 @@ def parse_size(text: str) -> int:
     """Bytes from "1GiB", "64 KiB", "1.5MB" or "4096". Raises ConfigurationError for anything else."""
     match = _SIZE.fullmatch(text.strip())
     if match is None or (match[3] and not match[2]):
-        raise ConfigurationError(
-            f"{text!r} is no size; write bytes, or a number with a unit such as 64KiB or 1GiB."
-        )
+        raise ConfigurationError(f"{text!r} is no size; write bytes, or a number with a unit such as 64KiB or 1GiB.")
     base = 1024 if match[3] else 1000
-    return (
-        round(float(match[1]) * base ** " kmgt".index(match[2].lower())) if match[2] else int(float(match[1]))
-    )
+    return round(float(match[1]) * base ** " kmgt".index(match[2].lower())) if match[2] else int(float(match[1]))
 
 
 def _scaled(value: float, base: int, units: Sequence[str]) -> str:

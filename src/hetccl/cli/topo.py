@@ -46,9 +46,7 @@ def topo(
         try:
             write.write_text(form.dump(topology), encoding="utf-8")
         except OSError as error:
-            raise ConfigurationError(
-                f"--write cannot write {write} ({error.strerror}); choose another file."
-            ) from None
+            raise ConfigurationError(f"--write cannot write {write} ({error.strerror}); choose another file.") from None
     if yaml:
         typer.echo(form.dump(topology), nl=False)
     else:
@@ -78,13 +76,9 @@ def _table(title: str, *columns: str) -> Table:
 def _rank_table(topology: Topology) -> Table:
     table = _table("Ranks", "rank", "host", "vendor", "library", "device", "interfaces", "torch")
     for rank in topology.ranks:
-        interfaces = unique(
-            f"{one.name} {one.address} {bandwidth_text(one.bandwidth)}" for one in rank.interfaces
-        )
+        interfaces = unique(f"{one.name} {one.address} {bandwidth_text(one.bandwidth)}" for one in rank.interfaces)
         library = f"{rank.library} {rank.version}".strip() or "-"
-        table.add_row(
-            str(rank.rank), rank.host, rank.vendor, library, rank.device, interfaces, rank.torch or "-"
-        )
+        table.add_row(str(rank.rank), rank.host, rank.vendor, library, rank.device, interfaces, rank.torch or "-")
     return table
 
 

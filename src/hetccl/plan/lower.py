@@ -97,16 +97,12 @@ class _Lowering:
                 self.drafts.append(lambda: Call(number, "broadcast", members, place, (), (target(),), root=root))
                 return
             source = self._place(action.source, region)
-            self.drafts.append(
-                lambda: Call(number, "reduce", members, place, (source(),), (target(),), root=root)
-            )
+            self.drafts.append(lambda: Call(number, "reduce", members, place, (source(),), (target(),), root=root))
             return
         whole = self._place(action.target if gathers else action.source, region)
         mine = self._place(action.target, region.slice(start, stop))
         source, target = (mine, whole) if gathers else (whole, mine)
-        self.drafts.append(
-            lambda: Call(number, action.kind, members, place, (source(),), (target(),), parts)
-        )
+        self.drafts.append(lambda: Call(number, action.kind, members, place, (source(),), (target(),), parts))
 
     def _transfer(self, number: int, action: Transfer) -> None:
         region = action.region

@@ -22,8 +22,7 @@ _LAYOUTS: dict[str, Any] = {
     cls.__name__: cls for cls in (layouts.Borders, layouts.Shares, layouts.Single, layouts.Everyone)
 }
 _ACTIONS: dict[str, Any] = {
-    cls.__name__: cls
-    for cls in (steps.Local, steps.Transfer, steps.Combine, steps.Fill, steps.Scale, steps.Copy)
+    cls.__name__: cls for cls in (steps.Local, steps.Transfer, steps.Combine, steps.Fill, steps.Scale, steps.Copy)
 }
 _FIELDS = {name: tuple(f.name for f in fields(cls)) for name, cls in (_LAYOUTS | _ACTIONS).items()}
 

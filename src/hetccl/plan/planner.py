@@ -74,8 +74,7 @@ class Planner:
                 parts = [_WHOLE[operation](spec, topology, modes, part) for part in _whole_chunks(spec, chunks)]
             case operation:
                 parts = [
-                    _SHARED[operation](spec, topology, modes, part)
-                    for part in share_chunks(spec, topology, chunks)
+                    _SHARED[operation](spec, topology, modes, part) for part in share_chunks(spec, topology, chunks)
                 ]
         combined = spec.reduces and len(topology.clusters) > 1
         return Plan(spec, topology.digest, algorithm, modes if combined else (), len(parts), wavefront(parts))

@@ -65,9 +65,7 @@ class Spec:
 
     @cached_property
     def _hash(self) -> int:
-        return hash(
-            (self.operation, self.ranks, self.sizes, self.dtype, self.reduction, self.root, self.peer)
-        )
+        return hash((self.operation, self.ranks, self.sizes, self.dtype, self.reduction, self.root, self.peer))
 
     @property
     def reduces(self) -> bool:

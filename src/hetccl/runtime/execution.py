@@ -205,9 +205,7 @@ class Execution:
                     call.targets, lambda room: communicator.all_reduce(room[0], self._reduction), loaded=True
                 )
             case "broadcast":
-                return self._written(
-                    call.targets, lambda room: communicator.broadcast(room[0], call.root), loaded=True
-                )
+                return self._written(call.targets, lambda room: communicator.broadcast(room[0], call.root), loaded=True)
             case "reduce":
                 source = memory.load(call.sources[0])
                 return self._written(
@@ -236,9 +234,7 @@ class Execution:
                     lambda room: communicator.reduce_scatter(room[0], sources, self._reduction),
                 )
             case "exchange":
-                sends = [
-                    (memory.load(piece), place) for piece, place in zip(call.sources, call.places[0], strict=True)
-                ]
+                sends = [(memory.load(piece), place) for piece, place in zip(call.sources, call.places[0], strict=True)]
                 places = call.places[1]
                 return self._written(
                     call.targets,

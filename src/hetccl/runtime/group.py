@@ -90,9 +90,7 @@ class Group:
         self.titles = [title(rank) for rank in self.topology.ranks]
         self.planner = Planner(self.topology, self.config.combine, self.config.chunks)
         self._bound: dict[Spec, Bound] = {}
-        peers = {
-            r.rank: Peer(locations[r.rank], r.host, r.paths, self.titles[r.rank]) for r in self.topology.ranks
-        }
+        peers = {r.rank: Peer(locations[r.rank], r.host, r.paths, self.titles[r.rank]) for r in self.topology.ranks}
         self.fabric = Fabric(self.endpoint, paths, self.rank, self.request.name, peers, self.timeout)
         self._closers.append(self.fabric.close)
         self.engine = Engine(self.request.name, self._explain)
@@ -188,5 +186,3 @@ def _leave() -> None:
     """A process that ends in good order says goodbye, so that nobody takes it for dead."""
     for group in list(_live):
         group.control.close()
-
-

@@ -107,9 +107,7 @@ def adjacent(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     storage, at = first.untyped_storage().data_ptr(), first.storage_offset()
     total = 0
     for tensor in tensors:
-        if tensor.numel() and (
-            tensor.untyped_storage().data_ptr() != storage or tensor.storage_offset() != at + total
-        ):
+        if tensor.numel() and (tensor.untyped_storage().data_ptr() != storage or tensor.storage_offset() != at + total):
             return None
         total += tensor.numel()
     return torch.as_strided(first, (total,), (1,), at) if total else None

@@ -40,9 +40,7 @@ def dissect(ranks: Iterable[Rank]) -> Topology:
 def find_borders(clusters: Sequence[Sequence[Rank]]) -> list[tuple[Border, ...]]:
     """Each cluster's borders, in rank order: at most one a rank, at least one a cluster, bandwidth > 0."""
     if len({rank.host for members in clusters for rank in members}) <= 1:
-        return [
-            tuple(Border(rank.rank, HOST_LINK, HOST_BANDWIDTH) for rank in members) for members in clusters
-        ]
+        return [tuple(Border(rank.rank, HOST_LINK, HOST_BANDWIDTH) for rank in members) for members in clusters]
     users: dict[tuple[str, str], set[int]] = {}
     bandwidths: dict[tuple[str, str], int] = {}
     for index, members in enumerate(clusters):

@@ -159,9 +159,7 @@ def _agree(records: Sequence[Mapping[str, Any]], size: int) -> None:
     """Everything that must be equal, checked from the outside in: withdrawals, version, size, settings."""
     _raise_withdrawn(enumerate(records))
     _equal("hetccl versions", (record["hetccl"] for record in records), "install one version on all hosts")
-    _equal(
-        "group sizes", (record.get("size", size) for record in records), "start all ranks with one world size"
-    )
+    _equal("group sizes", (record.get("size", size) for record in records), "start all ranks with one world size")
     for name in sorted({name for record in records for name in record.get("settings", {})}):
         values = (record.get("settings", {}).get(name, "") for record in records)
         _equal(f"values of {name}", values, "set it alike on all ranks, or nowhere")

@@ -43,9 +43,7 @@ def load(path: str | Path) -> Topology:
     for index, entry in enumerate(entries):
         borders = tuple(Border(border.rank, border.link, border.bandwidth) for border in entry.borders)
         fabric = entry.fabric or _DEFAULT_FABRIC
-        clusters.append(
-            Cluster(index, entry.vendor, entry.ranks, borders or found[index], entry.label, fabric)
-        )
+        clusters.append(Cluster(index, entry.vendor, entry.ranks, borders or found[index], entry.label, fabric))
     return Topology(tuple(ranks), tuple(clusters))
 
 
@@ -100,9 +98,7 @@ def override(topology: Topology, path: str | Path, members: Sequence[int] | None
                 )
         if len(libraries) > 1:
             listing = ", ".join(f"{name or 'unknown'} (rank {rank})" for name, rank in libraries.items())
-            raise ConfigurationError(
-                f"The topology file {path} mixes libraries in one cluster ({listing}); split it."
-            )
+            raise ConfigurationError(f"The topology file {path} mixes libraries in one cluster ({listing}); split it.")
     labels = {rank: cluster.label for cluster in wanted.clusters for rank in cluster.ranks}
     return Topology(tuple(replace(rank, label=labels[rank.rank]) for rank in topology.ranks), wanted.clusters)
 
@@ -176,13 +172,10 @@ def _parse(path: str | Path) -> Document:
         return Document.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(
-            "."
-        )
+        field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
         message = first["msg"].removeprefix("Value error, ")
         raise ConfigurationError(
-            f"The topology file {path} has a bad field {field}: "
-            f"{message[:1].lower()}{message[1:]}; correct it."
+            f"The topology file {path} has a bad field {field}: {message[:1].lower()}{message[1:]}; correct it."
         ) from None
 
 

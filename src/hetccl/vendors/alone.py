@@ -27,9 +27,7 @@ class Alone:
     def all_gather(self, targets: Sequence[torch.Tensor], source: torch.Tensor) -> Request:
         return _copied(targets, [source])
 
-    def reduce_scatter(
-        self, target: torch.Tensor, sources: Sequence[torch.Tensor], reduction: Reduction
-    ) -> Request:
+    def reduce_scatter(self, target: torch.Tensor, sources: Sequence[torch.Tensor], reduction: Reduction) -> Request:
         return _copied([target], sources)
 
     def all_to_all(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> Request:

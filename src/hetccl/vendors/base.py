@@ -67,9 +67,7 @@ class Communicator(Protocol):
     def all_gather(self, targets: Sequence[torch.Tensor], source: torch.Tensor) -> Request:
         """`targets[i]` gets member i's source; sizes may differ. `targets[index]` may be `source` itself."""
 
-    def reduce_scatter(
-        self, target: torch.Tensor, sources: Sequence[torch.Tensor], reduction: Reduction
-    ) -> Request:
+    def reduce_scatter(self, target: torch.Tensor, sources: Sequence[torch.Tensor], reduction: Reduction) -> Request:
         """`target` gets the reduction of all members' `sources[index]`; it may be `sources[index]` itself.
 
         Other `sources` may be clobbered. Sizes may differ between pieces and may be zero.

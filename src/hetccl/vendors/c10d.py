@@ -184,9 +184,7 @@ class C10dCommunicator:
             for place, t in enumerate(tensors)
         )
 
-    def reduce_scatter(
-        self, target: torch.Tensor, sources: Sequence[torch.Tensor], reduction: Reduction
-    ) -> Request:
+    def reduce_scatter(self, target: torch.Tensor, sources: Sequence[torch.Tensor], reduction: Reduction) -> Request:
         lengths = {source.numel() for source in sources}
         if lengths == {0}:
             return Done()

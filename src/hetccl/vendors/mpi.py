@@ -22,9 +22,7 @@ from ..request import Done, Request, Script, Together
 from . import emulate, pmi
 from .base import Communicator, Library, Setup
 
-_NUMBERS = frozenset(
-    {torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64}
-)
+_NUMBERS = frozenset({torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})
 _BITWISE = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})
 
 
@@ -58,9 +56,7 @@ class MpiVendor:
         return Library(self.name, first)
 
     def supports(self, reduction: Reduction, dtype: torch.dtype) -> bool:
-        return dtype in (
-            _BITWISE if reduction in (Reduction.BAND, Reduction.BOR, Reduction.BXOR) else _NUMBERS
-        )
+        return dtype in (_BITWISE if reduction in (Reduction.BAND, Reduction.BOR, Reduction.BXOR) else _NUMBERS)
 
     def communicator(self, setup: Setup) -> Communicator:
         module = self._load()
@@ -100,9 +96,7 @@ class MpiVendor:
             try:
                 import mpi4py
             except ImportError:
-                raise ConfigurationError(
-                    f"the vendor {self.name!r} needs mpi4py; pip install 'hetccl[mpi]'"
-                ) from None
+                raise ConfigurationError(f"the vendor {self.name!r} needs mpi4py; pip install 'hetccl[mpi]'") from None
             mpi4py.rc.initialize = False
             mpi4py.rc.finalize = False
             try:
@@ -244,9 +238,7 @@ class MpiCommunicator:
         request = self._comm.Iallgatherv(self._mpi.IN_PLACE, [_bytes(whole), counts, places, self._mpi.BYTE])
         return self._start("all_gather", [request], whole)
 
-    def reduce_scatter(
-        self, target: torch.Tensor, sources: Sequence[torch.Tensor], reduction: Reduction
-    ) -> Request:
+    def reduce_scatter(self, target: torch.Tensor, sources: Sequence[torch.Tensor], reduction: Reduction) -> Request:
         if not any(source.numel() for source in sources):
             return Done()
         if not self._vendor.supports(reduction, target.dtype):
@@ -259,9 +251,7 @@ class MpiCommunicator:
             aliased = target.numel() and target.data_ptr() == sources[self.index].data_ptr()
             room = torch.empty_like(target) if aliased else target
             counts = [source.numel() for source in sources]
-            request = self._comm.Ireduce_scatter(
-                whole.numpy(), room.numpy(), counts, self._operations[reduction]
-            )
+            request = self._comm.Ireduce_scatter(whole.numpy(), room.numpy(), counts, self._operations[reduction])
             yield self._start("reduce_scatter", [request], whole, room)
             if aliased:
                 target.copy_(room)
