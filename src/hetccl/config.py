@@ -22,6 +22,7 @@ logger = logging.getLogger("hetccl")
 
 PREFIX = "HETCCL_"
 COMBINE_MODES = ("auto", "border", "fill", "add")
+ALGORITHMS = ("auto", "bandwidth", "latency")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Config:
     host: str = ""
     topology: str = ""
     chunks: int = 0
+    algorithm: str = "auto"
     mpi_library: str = ""
 
     @classmethod
@@ -116,12 +118,15 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(_word(word) for word in words)
 
 
-def _combine(text: str) -> str:
-    if text not in COMBINE_MODES:
-        near = difflib.get_close_matches(text, COMBINE_MODES, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise ValueError(f"it must be one of {', '.join(COMBINE_MODES)}{hint}")
-    return text
+def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in choices:
+            near = difflib.get_close_matches(text, choices, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise ValueError(f"it must be one of {', '.join(choices)}{hint}")
+        return text
+
+    return parse
 
 
 def _interfaces(text: str) -> tuple[str, ...]:
@@ -166,7 +171,16 @@ SETTINGS: tuple[Setting, ...] = (
         "auto",
         "How partial results of several clusters are combined: auto (by "
         "cost), border, fill or add. Equal on all ranks.",
-        _combine,
+        _one_of(COMBINE_MODES),
+        shared=True,
+    ),
+    Setting(
+        "HETCCL_ALGORITHM",
+        "algorithm",
+        "auto",
+        "bandwidth (the fewest bytes between clusters), latency (the fewest steps, for small messages) or auto: the "
+        "shorter predicted time. Equal on all ranks.",
+        _one_of(ALGORITHMS),
         shared=True,
     ),
     Setting(

@@ -9,7 +9,7 @@ from typing import Any
 from .plan.bounds import cross_bytes, lower_bound
 from .plan.layouts import Borders, Everyone, Layout, Shares, Single
 from .plan.plan import Plan
-from .plan.steps import Action, Combine, Copy, Fill, Local, Scale, Transfer
+from .plan.steps import Action, Combine, Copy, Direct, Fill, Local, Scale, Transfer
 from .readers.account import account
 from .readers.simulate import simulate
 from .topo.model import Topology
@@ -123,6 +123,8 @@ def _sentence(action: Action) -> str:
             )
         case Transfer():
             return f"{_place(action.source_layout)} -> {_place(action.target_layout)}"
+        case Direct():
+            return f"{_place(action.source_layout)} -> {_place(action.target_layout)}, each straight to each"
         case Combine():
             return f"{_place(action.layout)}: combine {len(action.sources)} partial results"
         case Fill():
@@ -144,5 +146,7 @@ def _place(layout: Layout) -> str:
             return f"ranks of cluster {layout.cluster}"
         case Single():
             return f"rank {layout.rank}"
+        case Everyone(cluster=None):
+            return "every rank"
         case Everyone():
             return f"{'border ranks' if layout.group else 'all'} of cluster {layout.cluster}"

@@ -18,6 +18,7 @@ from hetccl.plan.region import interval
 from hetccl.plan.spec import OUTPUT, Operation, Spec
 from hetccl.plan.steps import Action, Transfer
 from hetccl.readers.account import account, tally
+from hetccl.readers.simulate import simulate
 from hetccl.reduction import Reduction
 from hetccl.topo.model import Topology, assemble
 
@@ -69,7 +70,7 @@ def test_dominated_shares_meet_their_bound(data: st.DataObject) -> None:
     topology = data.draw(topologies())
     spec = data.draw(dominated(topology, SHARED))
     mode = data.draw(st.sampled_from(["auto", "border", "fill"]))
-    check(Planner(topology, mode, data.draw(st.sampled_from([1, 3]))).plan(spec), topology)
+    check(Planner(topology, mode, data.draw(st.sampled_from([1, 3])), "bandwidth").plan(spec), topology)
 
 
 @settings(max_examples=1500)
@@ -78,7 +79,7 @@ def test_plans_meet_their_bound_on_any_links(data: st.DataObject) -> None:
     topology = data.draw(topologies())
     spec = data.draw(specs(topology.size, PROVED))
     mode = data.draw(st.sampled_from(["auto", "add", "border", "fill"]))
-    check(Planner(topology, mode, data.draw(st.sampled_from([0, 1]))).plan(spec), topology)
+    check(Planner(topology, mode, data.draw(st.sampled_from([0, 1])), "bandwidth").plan(spec), topology)
 
 
 @settings(max_examples=300)
@@ -94,7 +95,7 @@ def test_a_large_share_is_relayed() -> None:
     topology = assemble([("a", [0], [1000]), ("b", [1], [10000]), ("c", [2], [10000]), ("d", [3], [10000])])
     spec = Spec(Operation.ALL_GATHER, 4, (10000, 10, 10, 10))
     assert any(row[index] != sum(row) for index, row in enumerate(relays(spec, topology)))
-    plan = Planner(topology).plan(spec)
+    plan = Planner(topology, algorithm="bandwidth").plan(spec)
     check(plan, topology)
     direct = Fraction(3 * 10000, 1000)
     assert account(plan, topology).seconds(topology) < direct * Fraction(2, 5)
@@ -130,7 +131,7 @@ def test_a_worse_plan_fails() -> None:
 def test_two_unequal_clusters_by_hand() -> None:
     topology = assemble([("a", range(4), [100, 100]), ("b", range(4, 6), [50])])
     spec = Spec(Operation.ALL_REDUCE, 6, (1000,), "float32", 4, Reduction.SUM)
-    counted = account(Planner(topology).plan(spec), topology)
+    counted = account(Planner(topology, algorithm="bandwidth").plan(spec), topology)
     assert (counted.egress(0), counted.ingress(0), counted.egress(1)) == (4000, 4000, 4000)
     assert counted.seconds(topology) == lower_bound(spec, topology) == Fraction(4000, 50)
 
@@ -164,8 +165,29 @@ def test_direct_sending_of_a_large_share_fails() -> None:
 @settings(max_examples=100)
 @given(st.data())
 def test_the_tally_of_steps_is_the_count_of_messages(data: st.DataObject) -> None:
-    """Also where no bound is met: sends between any two ranks, barriers."""
+    """Also where no bound is met: sends between any two ranks, barriers, latency plans."""
     topology = data.draw(topologies())
-    spec = data.draw(specs(topology.size, (Operation.SEND, Operation.BARRIER, Operation.ALL_TO_ALL)))
-    plan = Planner(topology).plan(spec)
+    spec = data.draw(specs(topology.size))
+    plan = Planner(topology, algorithm=data.draw(st.sampled_from(["latency", "bandwidth"]))).plan(spec)
     assert account(plan, topology) == tally(plan, topology)
+
+
+def test_small_messages_take_the_fewest_steps_and_large_ones_the_fewest_bytes() -> None:
+    topology = assemble([("a", [0, 2], [10**9] * 2), ("b", [1, 3], [10**9] * 2)])
+
+    def plan(operation: Operation, size: int) -> Plan:
+        return Planner(topology).plan(Spec(operation, 4, (size,), "float32", 4, Reduction.SUM))
+
+    for operation in PROVED:
+        assert plan(operation, 2).algorithm == "direct", operation
+        check(plan(operation, 1 << 20), topology)
+    for size in (1, 1000, 100_000):
+        spec = Spec(Operation.ALL_REDUCE, 4, (size,), "float32", 4, Reduction.SUM)
+        latency, bandwidth = (Planner(topology, algorithm=a).plan(spec) for a in ("latency", "bandwidth"))
+        taken = plan(Operation.ALL_REDUCE, size)
+        assert simulate(taken, topology).seconds == min(simulate(p, topology).seconds for p in (latency, bandwidth))
+
+
+def test_a_job_of_many_ranks_never_takes_a_latency_plan() -> None:
+    topology = assemble([("a", range(40), [10**9]), ("b", range(40, 80), [10**9])])
+    assert Planner(topology, algorithm="latency").plan(Spec(Operation.BROADCAST, 80, (8,))).algorithm != "direct"

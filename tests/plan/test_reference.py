@@ -41,7 +41,8 @@ def test_every_plan_computes_its_collective(data: st.DataObject) -> None:
     spec = data.draw(specs(topology.size))
     mode = data.draw(st.sampled_from(["auto", "border", "fill", "add"]))
     chunks = data.draw(st.sampled_from([0, 1, 2, 5]))
-    plan = Planner(topology, mode, chunks).plan(spec)
+    algorithm = data.draw(st.sampled_from(["auto", "bandwidth", "latency"]))
+    plan = Planner(topology, mode, chunks, algorithm).plan(spec)
     run_and_compare(plan, topology, data.draw(st.integers(0, 1 << 30)))
 
 
@@ -51,8 +52,9 @@ def test_every_plan_computes_its_collective(data: st.DataObject) -> None:
 def test_every_reduction_in_every_mode(mode: str, reduction: Reduction, operation: Operation) -> None:
     topology = assemble([("a", [0, 2, 5], [3, 1]), ("b", [1], [1]), ("c", [3, 4, 6, 7], [2, 2, 2, 2])])
     for size in (0, 1, 3, 1000):
-        plan = Planner(topology, mode, 2).plan(Spec(operation, 8, (size,), "int64", 8, reduction, 5))
-        run_and_compare(plan, topology, size)
+        spec = Spec(operation, 8, (size,), "int64", 8, reduction, 5)
+        run_and_compare(Planner(topology, mode, 2).plan(spec), topology, size)
+        run_and_compare(Planner(topology, algorithm="latency").plan(spec), topology, size)
 
 
 def test_average_of_floats() -> None:

@@ -16,6 +16,8 @@ class Cost:
     """Starting and finishing a vendor call."""
     message: float = 60e-6
     """Starting and finishing a message between clusters."""
+    post: float = 8e-6
+    """The work of one message at one of its ends, where a rank has many of them at once."""
     touch: float = 20e-6
     """Starting an elementwise operation or a copy."""
     memory: float = 8e9

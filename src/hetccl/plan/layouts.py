@@ -7,7 +7,7 @@ for a rank is worked out here. All of them answer in positions of a region.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -45,9 +45,9 @@ class Single:
 
 @dataclass(frozen=True, slots=True)
 class Everyone:
-    """Each rank of a cluster (or of its combining group) holds all."""
+    """Each rank of a cluster (or of its combining group) holds all; of the whole job where None."""
 
-    cluster: int
+    cluster: int | None
     group: bool = False
 
 
@@ -214,3 +214,8 @@ def coincide(first: Layout, second: Layout, region: Region, topology: Topology, 
         a == b or (a[0] == a[1] and b[0] == b[1])
         for a, b in zip(one.each_part(ranks), other.each_part(ranks), strict=True)
     )
+
+
+def shared(mine: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The positions that two ascending lists of ranges have in common."""
+    return [(max(a, c), min(b, d)) for a, b in mine for c, d in other if max(a, c) < min(b, d)]

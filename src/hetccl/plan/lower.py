@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from ..topo.model import Topology
 from .hazards import dependencies
-from .layouts import Groups, Layout, Placement
+from .layouts import Groups, Layout, Placement, shared
 from .plan import Plan
 from .program import Call, Move, Op, Piece, Program, Receive, Reduce, Send, Set
 from .region import Region
 from .spec import INPUT, OUTPUT
-from .steps import Combine, Copy, Fill, Local, Scale, Transfer
+from .steps import Combine, Copy, Direct, Fill, Local, Scale, Transfer
 
 _Draft = Callable[[], Op]
 _Place = Callable[[], Piece]
@@ -33,6 +33,8 @@ class _Lowering:
         self.drafts: list[_Draft] = []
         self.touches: dict[str, list[tuple[int, int]]] = {}
         self.extents = {side: plan.spec.extent(side, rank) for side in (INPUT, OUTPUT)}
+        self.aliases: dict[str, str] = {}
+        """This rank's own part of a `Direct` that keeps partial results apart: the buffer that it lies in."""
 
     def program(self) -> Program:
         for number, step in enumerate(self.plan.steps):
@@ -42,6 +44,8 @@ class _Lowering:
                     self._local(number, action)
                 case Transfer():
                     self._transfer(number, action)
+                case Direct():
+                    self._direct(number, action)
                 case _:
                     self._alone(number, action)
         scratch = {name: Region.of(touches) for name, touches in self.touches.items()}
@@ -57,6 +61,7 @@ class _Lowering:
 
     def _place(self, buffer: str, region: Region) -> _Place:
         """A piece whose offsets are filled in when all of the buffer's uses are known."""
+        buffer = self.aliases.get(buffer, buffer)
         if buffer not in (INPUT, OUTPUT):
             self.touches.setdefault(buffer, []).extend(region.intervals)
         return lambda: Piece(buffer, self.extents[buffer].spans(region))
@@ -146,6 +151,29 @@ class _Lowering:
                     places=places,
                 )
             )
+
+    def _direct(self, number: int, action: Direct) -> None:
+        region, rank = action.region, self.rank
+        if action.apart:
+            self.aliases[f"{action.target}{rank}"] = action.source
+        source = self._placement(action.source_layout, region)
+        target = self._placement(action.target_layout, region)
+
+        def common(giver: int, taker: int) -> Region:
+            ranges = shared(source.held(giver), target.held(taker))
+            return Region.of(part for start, stop in ranges for part in region.walk(start, stop))
+
+        if not action.apart:
+            self._copy(number, common(rank, rank), action.source, action.target)
+        # Each rank begins with its neighbour, so that not all knock at one door at once.
+        others = [(rank + step) % self.topology.size for step in range(1, self.topology.size)]
+        for peer in others:
+            if part := common(rank, peer):
+                self.drafts.append(_message(Send, number, peer, self._place(action.source, part)))
+        for peer in others:
+            if part := common(peer, rank):
+                into = f"{action.target}{peer}" if action.apart else action.target
+                self.drafts.append(_message(Receive, number, peer, self._place(into, part)))
 
     def _messages(self, mine: Placement, other: Placement, region: Region) -> dict[int, Region]:
         """What this rank holds in one layout, cut by who holds it in the other; by peer, in rank order."""

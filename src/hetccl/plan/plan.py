@@ -22,8 +22,11 @@ _LAYOUTS: dict[str, Any] = {
     cls.__name__: cls for cls in (layouts.Borders, layouts.Shares, layouts.Single, layouts.Everyone)
 }
 _ACTIONS: dict[str, Any] = {
-    cls.__name__: cls for cls in (steps.Local, steps.Transfer, steps.Combine, steps.Fill, steps.Scale, steps.Copy)
+    cls.__name__: cls
+    for cls in (steps.Local, steps.Transfer, steps.Direct, steps.Combine, steps.Fill, steps.Scale, steps.Copy)
 }
+_JOBWIDE = (layouts.Shares, layouts.Everyone)
+"""Layouts whose cluster may be None."""
 _FIELDS = {name: tuple(f.name for f in fields(cls)) for name, cls in (_LAYOUTS | _ACTIONS).items()}
 
 
@@ -136,12 +139,12 @@ def _decode(value: Any, regions: list[Region], classes: dict[str, Any]) -> Any:
                 arguments[name] = _decode(item, regions, _LAYOUTS)
             case "sources":
                 arguments[name] = tuple(_word(source) for source in item)
-            case "group":
+            case "group" | "apart":
                 if not isinstance(item, bool):
-                    raise TypeError(f"group is {item!r}, not true or false")
+                    raise TypeError(f"{name} is {item!r}, not true or false")
                 arguments[name] = item
             case "rotation" | "rank" | "cluster":
-                arguments[name] = None if item is None and made is layouts.Shares else _whole(item)
+                arguments[name] = None if item is None and made in _JOBWIDE else _whole(item)
             case _:
                 arguments[name] = _word(item)
     return made(**arguments)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ..algorithms import all_gather, all_reduce, all_to_all, combining, pairwise, reduce_scatter, rooted
+from ..algorithms import all_gather, all_reduce, all_to_all, combining, direct, pairwise, reduce_scatter, rooted
 from ..algorithms.shares import share_chunks
-from ..readers.simulate import Forecast
+from ..readers.simulate import Forecast, simulate
 from ..topo.model import Topology
 from .partition import chunked
 from .pipeline import best_chunks, wavefront
@@ -18,6 +18,8 @@ from .steps import Action
 SMALLEST_CHUNK = 256 * 1024
 """Bytes: below this a chunk's fixed costs outweigh what overlap can win."""
 MOST_CHUNKS = 64
+MOST_DIRECT = 1 << 20
+"""Bytes: above this the planner does not ask what a latency plan would cost."""
 
 _WHOLE = {
     Operation.ALL_REDUCE: all_reduce.stages,
@@ -35,13 +37,34 @@ _SHARED = {
 class Planner:
     """Plans for one topology and one configuration."""
 
-    def __init__(self, topology: Topology, combine: str = "auto", chunks: int = 0) -> None:
-        """`combine` is auto, border, fill or add; `chunks` 0 takes the number from the cost model."""
-        self.topology, self.mode, self.chunks = topology, combine, chunks
+    def __init__(self, topology: Topology, combine: str = "auto", chunks: int = 0, algorithm: str = "auto") -> None:
+        """`combine` is auto, border, fill or add; `chunks` 0 takes the number from the cost model.
+
+        `algorithm` is bandwidth (the fewest bytes), latency (the fewest steps), or auto: the shorter predicted time.
+        """
+        self.topology, self.mode, self.chunks, self.algorithm = topology, combine, chunks, algorithm
         self.plan = lru_cache(maxsize=1024)(self._plan)
+        self._direct = (
+            algorithm != "bandwidth"
+            and not chunks
+            and len(topology.clusters) > 1
+            and topology.size <= direct.MOST_RANKS
+            and all(rank.device == "cpu" for rank in topology.ranks)
+        )
 
     def _plan(self, spec: Spec) -> Plan:
         """The plan that predicts the shortest time."""
+        if not self._direct or (self.algorithm == "auto" and spec.nbytes > MOST_DIRECT):
+            return self._fewest_bytes(spec)
+        latency = Plan(spec, self.topology.digest, "direct", (), 1, wavefront([direct.stages(spec)]))
+        if self.algorithm == "latency":
+            return latency
+        bandwidth = self._fewest_bytes(spec)
+        one, other = (simulate(plan, self.topology).seconds for plan in (latency, bandwidth))
+        return latency if one < other else bandwidth
+
+    def _fewest_bytes(self, spec: Spec) -> Plan:
+        """The plan that meets the bound, in the best number of chunks."""
         if self.chunks:
             return self.build(spec, self.chunks)
         single = self.build(spec, 1)

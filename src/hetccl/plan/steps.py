@@ -49,6 +49,22 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
+class Direct:
+    """From every holder straight to every holder, over the paths alone, inside clusters too: for small messages.
+
+    With `apart` what rank r gave lies in buffer `{target}{r}`, so that partial results can be combined; its own is
+    not copied there but read where it is.
+    """
+
+    region: Region
+    source_layout: Layout
+    target_layout: Layout
+    source: str
+    target: str
+    apart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Combine:
     """The layout's holders reduce several buffers into one, in the order given."""
 
@@ -86,7 +102,7 @@ class Copy:
     target: str
 
 
-Action = Local | Transfer | Combine | Fill | Scale | Copy
+Action = Local | Transfer | Direct | Combine | Fill | Scale | Copy
 
 
 @dataclass(frozen=True, slots=True)

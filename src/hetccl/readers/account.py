@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ..plan.layouts import Groups, Placement, layout_cluster
+from ..plan.layouts import Groups, Placement, layout_cluster, shared
 from ..plan.lower import lower
 from ..plan.plan import Plan
 from ..plan.program import Receive, Send
-from ..plan.steps import Transfer
+from ..plan.spec import Spec
+from ..plan.steps import Direct, Transfer
 from ..topo.model import Topology
 
 
@@ -57,15 +59,21 @@ def account(plan: Plan, topology: Topology) -> Account:
     for rank in range(topology.size):
         home = topology.cluster_of(rank).index
         for operation in lower(plan, topology, rank).operations:
+            if not isinstance(operation, (Send, Receive)):
+                continue
+            size = operation.piece.length * plan.spec.itemsize
+            away = topology.cluster_of(operation.peer).index
             if isinstance(operation, Send):
-                size = operation.piece.length * plan.spec.itemsize
-                sent[rank] += size
-                pairs[home, topology.cluster_of(operation.peer).index] += size
                 open_messages[rank, operation.peer, operation.step] += size
-            elif isinstance(operation, Receive):
-                size = operation.piece.length * plan.spec.itemsize
-                received[rank] += size
+            else:
                 open_messages[operation.peer, rank, operation.step] -= size
+            if away == home:
+                continue  # a latency plan's messages inside a cluster cross no border
+            if isinstance(operation, Send):
+                sent[rank] += size
+                pairs[home, away] += size
+            else:
+                received[rank] += size
     if any(open_messages.values()):
         raise RuntimeError("a message's two ends differ in size")
     return Account(dict(sent), dict(received), dict(pairs))
@@ -80,7 +88,15 @@ def tally(plan: Plan, topology: Topology) -> Account:
     received: dict[int, int] = defaultdict(int)
     pairs: dict[tuple[int, int], int] = defaultdict(int)
     groups, spec = Groups(topology), plan.spec
-    for action in (step.action for step in plan.steps if isinstance(step.action, Transfer)):
+    for action in (step.action for step in plan.steps if isinstance(step.action, (Transfer, Direct))):
+        if isinstance(action, Direct):
+            for giver, taker, length in direct_messages(action, topology, spec):
+                one, other = topology.cluster_of(giver).index, topology.cluster_of(taker).index
+                if one != other:
+                    sent[giver] += length * spec.itemsize
+                    received[taker] += length * spec.itemsize
+                    pairs[one, other] += length * spec.itemsize
+            continue
         source, target = (layout_cluster(at, topology) for at in (action.source_layout, action.target_layout))
         if source is None or target is None:
             _everyone_to_everyone(plan, topology, sent, received, pairs)
@@ -93,6 +109,22 @@ def tally(plan: Plan, topology: Topology) -> Account:
                     if stop > start:
                         side[rank] += (stop - start) * spec.itemsize
     return Account(dict(sent), dict(received), dict(pairs))
+
+
+def direct_messages(action: Direct, topology: Topology, spec: Spec) -> Iterator[tuple[int, int, int]]:
+    """(giver, taker, elements) of each message of a `Direct`."""
+    groups = Groups(topology)
+    gives, takes = (
+        {rank: held for rank in placed.members() if (held := placed.held(rank))}
+        for placed in (
+            Placement(layout, action.region, groups, spec) for layout in (action.source_layout, action.target_layout)
+        )
+    )
+    for giver, mine in gives.items():
+        for taker, wanted in takes.items():
+            length = sum(stop - start for start, stop in shared(mine, wanted))
+            if giver != taker and length:
+                yield giver, taker, length
 
 
 def _everyone_to_everyone(

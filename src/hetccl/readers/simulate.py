@@ -6,13 +6,15 @@ begins when the earlier stages of its chunk are done in the clusters it touches,
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 from ..plan.cost import DEFAULT, Cost
 from ..plan.layouts import Borders, Everyone, Layout, Shares, Single
 from ..plan.plan import Plan
-from ..plan.steps import Action, Combine, Local, Transfer
+from ..plan.steps import Action, Combine, Direct, Local, Transfer
 from ..topo.model import Topology
+from .account import direct_messages
 
 Resource = tuple[str, int]
 Demands = dict[Resource, tuple[float, float]]
@@ -132,18 +134,42 @@ def _demands(action: Action, plan: Plan, topology: Topology, cost: Cost) -> Dema
             return {("out", i): (cost.message, parts[i] / bandwidth[i]) for i in sources} | {
                 ("in", i): (cost.message, parts[i] / bandwidth[i]) for i in targets
             }
+        case Direct():
+            return _direct_demands(action, plan, topology, cost)
         case _:
-            (index,) = _clusters(action.layout, topology)
+            indices = _clusters(action.layout, topology)
+            if len(indices) > 1:  # every rank combines or scales for itself
+                parts = len(action.sources) if isinstance(action, Combine) else 1
+                return {("fabric", i): (cost.touch, parts * size / cost.memory) for i in indices}
+            (index,) = indices
             holders = len(topology.clusters[index].borders) if isinstance(action.layout, Borders) else 1
             passes = len(action.sources) if isinstance(action, Combine) else 1
             return {("fabric", index): (cost.touch, passes * size / holders / cost.memory)}
+
+
+def _direct_demands(action: Direct, plan: Plan, topology: Topology, cost: Cost) -> Demands:
+    """The busiest rank's messages as fixed cost; bytes over the borders and, inside a cluster, over its fabric."""
+    messages: dict[int, int] = defaultdict(int)
+    loads: dict[Resource, float] = defaultdict(float)
+    for giver, taker, length in direct_messages(action, topology, plan.spec):
+        one, other = topology.cluster_of(giver), topology.cluster_of(taker)
+        size = length * plan.spec.itemsize
+        messages[giver] += 1
+        messages[taker] += 1
+        if one is other:
+            loads["fabric", one.index] += size / one.size / one.fabric
+        else:
+            loads["out", one.index] += size / one.bandwidth
+            loads["in", other.index] += size / other.bandwidth
+    fixed = cost.message + cost.post * max(messages.values(), default=0)
+    return {resource: (fixed, variable) for resource, variable in loads.items()}
 
 
 def _clusters(layout: Layout, topology: Topology) -> set[int]:
     match layout:
         case Single():
             return {topology.cluster_of(layout.rank).index}
-        case Shares(cluster=None):
+        case Shares(cluster=None) | Everyone(cluster=None):
             return {cluster.index for cluster in topology.clusters}
         case Borders() | Everyone() | Shares():
             assert layout.cluster is not None

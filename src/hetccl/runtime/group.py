@@ -88,7 +88,7 @@ class Group:
     ) -> None:
         self.cluster: Cluster = self.topology.cluster_of(self.rank)
         self.titles = [title(rank) for rank in self.topology.ranks]
-        self.planner = Planner(self.topology, self.config.combine, self.config.chunks)
+        self.planner = Planner(self.topology, self.config.combine, self.config.chunks, self.config.algorithm)
         self._bound: dict[Spec, Bound] = {}
         peers = {r.rank: Peer(locations[r.rank], r.host, r.paths, self.titles[r.rank]) for r in self.topology.ranks}
         self.fabric = Fabric(self.endpoint, paths, self.rank, self.request.name, peers, self.timeout)
