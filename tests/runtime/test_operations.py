@@ -30,6 +30,9 @@ ARRANGEMENTS = {
     "tcp": (4, 2, {"TEST_VENDOR": "gloo,mpi", "HETCCL_PATHS": "tcp"}),
     "two hosts": (4, 2, {"TEST_VENDOR": "gloo,mpi", "TEST_HOST": "one,one,two,two"}),
     "cluster a host": (4, 2, {"TEST_VENDOR": "gloo,mpi", "TEST_HOST": "one,two"}),
+    "latency": (4, 2, {"TEST_VENDOR": "gloo,mpi", "HETCCL_ALGORITHM": "latency"}),
+    "latency, tcp": (5, 3, {**THREE, "HETCCL_ALGORITHM": "latency", "HETCCL_PATHS": "tcp"}),
+    "whatever is faster": (4, 2, {"TEST_VENDOR": "gloo,mpi", "HETCCL_ALGORITHM": "auto"}),
     "unequal": (5, 2, {"TEST_VENDOR": "gloo,mpi,gloo"}),
     "three clusters, border": (5, 3, {**THREE, "HETCCL_COMBINE": "border"}),
     "three clusters, fill": (5, 3, {**THREE, "HETCCL_COMBINE": "fill"}),
@@ -50,7 +53,13 @@ def test_every_operation(name: str) -> None:
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("HETCCL_", "TEST_"))}
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), str(WORKER)],
-        env={**clean, **environment, "TEST_CLUSTERS": str(clusters), "OMP_NUM_THREADS": "1"},
+        env={
+            **clean,
+            "HETCCL_ALGORITHM": "bandwidth",
+            **environment,
+            "TEST_CLUSTERS": str(clusters),
+            "OMP_NUM_THREADS": "1",
+        },
         capture_output=True,
         text=True,
         timeout=170,

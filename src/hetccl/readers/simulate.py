@@ -139,8 +139,8 @@ def _demands(action: Action, plan: Plan, topology: Topology, cost: Cost) -> Dema
         case _:
             indices = _clusters(action.layout, topology)
             if len(indices) > 1:  # every rank combines or scales for itself
-                parts = len(action.sources) if isinstance(action, Combine) else 1
-                return {("fabric", i): (cost.touch, parts * size / cost.memory) for i in indices}
+                each = len(action.sources) if isinstance(action, Combine) else 1
+                return {("fabric", i): (cost.touch, each * size / cost.memory) for i in indices}
             (index,) = indices
             holders = len(topology.clusters[index].borders) if isinstance(action.layout, Borders) else 1
             passes = len(action.sources) if isinstance(action, Combine) else 1

@@ -18,12 +18,14 @@ from ..plan.plan import Plan
 from ..plan.program import Call, Move, Op, Piece, Program, Receive, Reduce, Send, Set
 from ..readers.reference import lane_of
 from ..reduction import Reduction, average, combine, identity
-from ..request import Done, Request, Script
+from ..request import Request, Script
 from ..transports.fabric import Fabric
 from ..vendors.base import Communicator
 from .memory import Memory, Pool
 
 _MASK = (1 << 64) - 1
+_SMALL = 1 << 18
+"""Bytes of scratch that a plan keeps for its next run."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,25 @@ class Bound:
             for other in waits:
                 followers[other].append(index)
         return tuple(tuple(f) for f in followers)
+
+    def memory(self, dtype: torch.dtype, device: torch.device, pool: Pool) -> Memory:
+        """Memory for a run: what an earlier one left, or new."""
+        for place, spare in enumerate(self._spare):
+            if spare.dtype is dtype and spare.device == device:
+                return self._spare.pop(place)
+        return Memory(self.program, dtype, device, pool)
+
+    def keep(self, memory: Memory, tensors: Mapping[str, torch.Tensor]) -> None:
+        """After a run: small scratch stays with its plan, since taking it costs more than what it would free."""
+        if memory.nbytes <= _SMALL:
+            memory.rest(tensors)
+            self._spare.append(memory)
+        else:
+            memory.release()
+
+    @cached_property
+    def _spare(self) -> list[Memory]:
+        return []
 
 
 class Means:
@@ -94,21 +115,22 @@ class Execution:
     def advance(self) -> bool:
         """Make progress; True once all is done. Raises what went wrong."""
         if self._memory is None:
-            program = self._bound.program
-            self._memory = Memory(program, self._tensors, self._dtype, self._device, self._means.pool)
-            self._begin(range(len(self._bound.lanes)))
+            self._memory = self._bound.memory(self._dtype, self._device, self._means.pool)
+            self._memory.lend(self._tensors)
+            self._begin(list(range(len(self._bound.lanes))))
         while self._flying:
             landed = [index for index, request in self._flying.items() if request.test()]
             if not landed:
                 return False
-            lanes = set()
+            lanes: list[int] = []
             for index in landed:
                 del self._flying[index]
-                lanes.update(self._landed(index))
-            self._begin(lanes)
+                lanes += self._landed(index)
+            if lanes:
+                self._begin(sorted(lanes))
         if self._left:
             raise HetcclError("a program stopped before its end; this is a defect of hetccl")
-        self._memory.release()
+        self._bound.keep(self._memory, self._tensors)
         return True
 
     def describe(self) -> str:
@@ -136,27 +158,27 @@ class Execution:
                 lanes.append(self._bound.lane_of[follower])
         return lanes
 
-    def _begin(self, lanes: object) -> None:
+    def _begin(self, todo: list[int]) -> None:
         """Begin all that may begin, in these lanes and in those that go on thereby."""
-        todo = sorted(set(lanes))  # type: ignore[call-overload]
-        while todo:
-            number = todo.pop(0)
-            lane = self._bound.lanes[number]
-            while self._next[number] < len(lane) and not self._missing[lane[self._next[number]]]:
+        operations, lanes, missing = self._bound.program.operations, self._bound.lanes, self._missing
+        for number in todo:  # which grows on the way
+            lane = lanes[number]
+            while self._next[number] < len(lane) and not missing[lane[self._next[number]]]:
                 index = lane[self._next[number]]
-                operation = self._bound.program.operations[index]
+                operation = operations[index]
                 if isinstance(operation, Call) and self._alone is not None:
                     break
                 self._next[number] += 1
                 request = self._start(operation)
-                if request.test():
-                    todo.extend(self._landed(index))
+                if request is None or request.test():
+                    todo += self._landed(index)
                     continue
                 self._flying[index] = request
                 if isinstance(operation, Call) and isinstance(request, Script):
                     self._alone = index
 
-    def _start(self, operation: Op) -> Request:
+    def _start(self, operation: Op) -> Request | None:
+        """The operation's request; None where it is done."""
         memory = self._memory
         assert memory is not None
         match operation:
@@ -182,13 +204,13 @@ class Execution:
                         view.fill_(identity(self._reduction, view.dtype))
                     else:
                         average(view, self._bound.plan.spec.ranks)
-        return Done()
+        return None
 
     def _reduce(self, operation: Reduce, memory: Memory) -> None:
         """Fold in the order given. With three or more terms a scratch holds the sums, as the target may be a term."""
         first, *rest = (memory.load(source) for source in operation.sources)
         target = memory.room(operation.target)
-        sums = target if len(rest) == 1 else memory.temporary(first.numel(), first.dtype, first.device)
+        sums = target if len(rest) == 1 else memory.temporary(first.numel())
         for number, other in enumerate(rest):
             out = target if number == len(rest) - 1 else sums
             combine(self._reduction, first, other, out)

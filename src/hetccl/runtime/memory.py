@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from ..plan.program import Piece, Program
+from ..transports.base import Data
 
 
 class Pool:
@@ -31,45 +32,62 @@ class Pool:
 
 
 class Memory:
-    """The named buffers of a program, as flat tensors of one dtype."""
+    """The named buffers of a program, as flat tensors of one dtype: its scratch, and the tensors given for a run."""
 
-    def __init__(
-        self, program: Program, given: Mapping[str, torch.Tensor], dtype: torch.dtype, device: torch.device, pool: Pool
-    ) -> None:
-        self._pool = pool
+    def __init__(self, program: Program, dtype: torch.dtype, device: torch.device, pool: Pool) -> None:
+        self.dtype, self.device = dtype, device
+        self._pool, self._host = pool, device.type == "cpu"
         self._blocks: list[torch.Tensor] = []
-        self._buffers = dict(given)
+        self._buffers: dict[str, torch.Tensor] = {}
+        self._raw: dict[str, Data] = {}
         for name, length in program.scratch.items():
-            block = self.temporary(length, dtype, device)
-            self._buffers[name] = block
-        self._dtype, self._device = dtype, device
+            self._buffers[name] = self.temporary(length)
+        self._lasting = len(self._blocks)
+        self.nbytes = sum(block.numel() for block in self._blocks)
+        """Of the scratch."""
 
-    def temporary(self, length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Scratch that lives until `release`."""
-        nbytes = length * dtype.itemsize
+    def lend(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take in the user's tensors for one run."""
+        for name, tensor in tensors.items():
+            self._buffers[name] = tensor
+            self._raw.pop(name, None)
+
+    def temporary(self, length: int) -> torch.Tensor:
+        """Scratch that lives until the end of the run."""
+        nbytes = length * self.dtype.itemsize
         if not nbytes:
-            return torch.empty(0, dtype=dtype, device=device)
-        block = self._pool.take(nbytes, device)
+            return torch.empty(0, dtype=self.dtype, device=self.device)
+        block = self._pool.take(nbytes, self.device)
         self._blocks.append(block)
-        return block[:nbytes].view(dtype)
+        return block[:nbytes].view(self.dtype)
 
     def views(self, piece: Piece) -> list[torch.Tensor]:
         """The spans of a piece, as they lie."""
         if not piece.spans:
             return []  # a rank without a share may have no such tensor
         buffer = self._buffers[piece.buffer]
+        whole = ((0, buffer.numel()),)
+        if piece.spans == whole:
+            return [buffer]
         return [buffer[offset : offset + length] for offset, length in piece.spans]
 
-    def bytes(self, piece: Piece) -> list[torch.Tensor]:
-        """The same as bytes, for paths."""
-        return [view.view(torch.uint8) for view in self.views(piece)]
+    def bytes(self, piece: Piece) -> list[Data]:
+        """The same as bytes, for paths: slices of one array where that is possible, which cost the least."""
+        if not piece.spans:
+            return []
+        raw = self._raw.get(piece.buffer)
+        if raw is None:
+            data = self._buffers[piece.buffer].view(torch.uint8)
+            raw = self._raw[piece.buffer] = data.numpy() if self._host else data
+        width = self.dtype.itemsize
+        return [raw[width * offset : width * (offset + length)] for offset, length in piece.spans]
 
     def load(self, piece: Piece) -> torch.Tensor:
         """The piece as one contiguous tensor: itself where it is one span, else a packed copy."""
         views = self.views(piece)
         if len(views) == 1:
             return views[0]
-        packed = self.temporary(piece.length, self._dtype, self._device)
+        packed = self.temporary(piece.length)
         if views:
             torch.cat(views, out=packed)
         return packed
@@ -77,7 +95,7 @@ class Memory:
     def room(self, piece: Piece) -> torch.Tensor:
         """A contiguous tensor to write the piece into; `store` then puts it in place."""
         views = self.views(piece)
-        return views[0] if len(views) == 1 else self.temporary(piece.length, self._dtype, self._device)
+        return views[0] if len(views) == 1 else self.temporary(piece.length)
 
     def store(self, piece: Piece, data: torch.Tensor) -> None:
         """Put what was written to `room(piece)` in place; nothing to do where it is in place."""
@@ -86,12 +104,22 @@ class Memory:
             for view, part in zip(views, data.split([view.numel() for view in views]), strict=True):
                 view.copy_(part)
 
+    def rest(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """End a run, keeping the scratch for the next: forget its tensors. Only once nothing is in flight."""
+        for name in tensors:
+            del self._buffers[name]
+            self._raw.pop(name, None)
+        self._give_back(self._lasting)
+
     def release(self) -> None:
-        """Hand the scratch back. Only once nothing is in flight on it."""
-        for block in self._blocks:
+        """Hand everything back. Only once nothing is in flight on it."""
+        self._give_back(0)
+        self._buffers, self._raw = {}, {}
+
+    def _give_back(self, first: int) -> None:
+        for block in self._blocks[first:]:
             self._pool.give(block)
-        self._blocks = []
-        self._buffers = {}
+        del self._blocks[first:]
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:

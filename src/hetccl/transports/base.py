@@ -12,12 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from ..request import Request
 from .endpoint import Endpoint
+
+Data = torch.Tensor | np.ndarray[Any, np.dtype[np.uint8]]
+"""A run of bytes: a flat contiguous uint8 tensor, or an array of CPU memory, which costs less to slice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +37,14 @@ class Link:
 
 
 class SendChannel(Protocol):
-    def send(self, pieces: Sequence[torch.Tensor], tag: int) -> Request:
-        """Send the pieces (flat contiguous uint8 tensors, kept alive by the request) as one message."""
+    def send(self, pieces: Sequence[Data], tag: int) -> Request:
+        """Send the pieces, kept alive by the request, as one message."""
 
     def close(self) -> None: ...
 
 
 class ReceiveChannel(Protocol):
-    def receive(self, pieces: Sequence[torch.Tensor], tag: int) -> Request:
+    def receive(self, pieces: Sequence[Data], tag: int) -> Request:
         """Fill the pieces with the next message, whose length must be theirs together."""
 
     def poll(self) -> bool:

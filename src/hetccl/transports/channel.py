@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..errors import AbortedError, DesyncError, HetcclError
-from .base import Link
+from .base import Data, Link
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -49,6 +48,11 @@ def expect(tag: int, length: int, wanted_tag: int, wanted_length: int, link: Lin
         )
 
 
-def size(pieces: Sequence[torch.Tensor]) -> int:
+def size(pieces: Sequence[Data]) -> int:
     """Bytes of a message of these pieces."""
-    return sum(piece.numel() for piece in pieces)
+    return sum(piece.nbytes for piece in pieces)
+
+
+def arrays(pieces: Sequence[Data]) -> list[Bytes]:
+    """Pieces of CPU memory as arrays, without the empty ones."""
+    return [piece if isinstance(piece, np.ndarray) else piece.numpy() for piece in pieces if piece.nbytes]

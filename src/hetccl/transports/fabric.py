@@ -6,11 +6,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from ..errors import ConfigurationError
 from ..request import Request
-from .base import Link, ReceiveChannel, SendChannel, Transport
+from .base import Data, Link, ReceiveChannel, SendChannel, Transport
+from .channel import size
 from .endpoint import Endpoint
 
 
@@ -41,8 +40,8 @@ class _CountedSender:
     def __init__(self, channel: SendChannel, peer: int, counts: dict[int, int]) -> None:
         self._channel, self._peer, self._counts = channel, peer, counts
 
-    def send(self, pieces: Sequence[torch.Tensor], tag: int) -> Request:
-        self._counts[self._peer] += sum(piece.numel() for piece in pieces)
+    def send(self, pieces: Sequence[Data], tag: int) -> Request:
+        self._counts[self._peer] += size(pieces)
         return self._channel.send(pieces, tag)
 
     def close(self) -> None:
@@ -55,8 +54,8 @@ class _CountedReceiver:
     def __init__(self, channel: ReceiveChannel, peer: int, counts: dict[int, int]) -> None:
         self._channel, self._peer, self._counts = channel, peer, counts
 
-    def receive(self, pieces: Sequence[torch.Tensor], tag: int) -> Request:
-        self._counts[self._peer] += sum(piece.numel() for piece in pieces)
+    def receive(self, pieces: Sequence[Data], tag: int) -> Request:
+        self._counts[self._peer] += size(pieces)
         return self._channel.receive(pieces, tag)
 
     def poll(self) -> bool:

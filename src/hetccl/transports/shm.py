@@ -16,11 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from ..errors import PeerError
-from .base import Link, ReceiveChannel, SendChannel
-from .channel import Bytes, Channel, expect, size
+from .base import Data, Link, ReceiveChannel, SendChannel
+from .channel import Bytes, Channel, arrays, expect, size
 from .endpoint import Dial
 from .ring import ORDERED, SLOT, SLOTS, Ring, create
 
@@ -68,17 +67,17 @@ class _Channel(Channel):
 class _Message:
     """One message and how much of it has moved."""
 
-    def __init__(self, channel: _Sender | _Receiver, pieces: Sequence[torch.Tensor], tag: int) -> None:
+    def __init__(self, channel: _Sender | _Receiver, pieces: Sequence[Data], tag: int) -> None:
         self._channel, self.tag, self.length = channel, tag, size(pieces)
-        self._pieces: deque[Bytes] = deque(piece.numpy() for piece in pieces if piece.numel())
-        self._at = 0
+        self._pieces = arrays(pieces)
+        self._piece = self._at = 0
         self.done = False
 
     def move(self, slot: Bytes, out: bool, limit: int) -> int:
         """Copy up to `limit` bytes between the slot and the pieces; how many."""
         moved = 0
-        while self._pieces and moved < limit:
-            piece = self._pieces[0]
+        while self._piece < len(self._pieces) and moved < limit:
+            piece = self._pieces[self._piece]
             count = min(limit - moved, len(piece) - self._at)
             mine, theirs = piece[self._at : self._at + count], slot[moved : moved + count]
             if out:
@@ -88,9 +87,8 @@ class _Message:
             moved += count
             self._at += count
             if self._at == len(piece):
-                self._pieces.popleft()
-                self._at = 0
-        self.done = not self._pieces
+                self._piece, self._at = self._piece + 1, 0
+        self.done = self._piece == len(self._pieces)
         return moved
 
     def test(self) -> bool:
@@ -110,7 +108,7 @@ class _Sender(_Channel):
         self._dial: Dial | None = None
         self._descriptor = -1
 
-    def send(self, pieces: Sequence[torch.Tensor], tag: int) -> _Message:
+    def send(self, pieces: Sequence[Data], tag: int) -> _Message:
         message = _Message(self, pieces, tag)
         self._queue.append(message)
         return message
@@ -169,7 +167,7 @@ class _Receiver(_Channel):
         self._posted: deque[_Message] = deque()
         self._invitation = b""
 
-    def receive(self, pieces: Sequence[torch.Tensor], tag: int) -> _Message:
+    def receive(self, pieces: Sequence[Data], tag: int) -> _Message:
         message = _Message(self, pieces, tag)
         self._posted.append(message)
         return message

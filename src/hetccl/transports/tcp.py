@@ -13,13 +13,10 @@ import struct
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
-
-import torch
 
 from ..errors import DesyncError, PeerError
-from .base import Link, ReceiveChannel, SendChannel
-from .channel import Channel, expect, size
+from .base import Data, Link, ReceiveChannel, SendChannel
+from .channel import Channel, arrays, expect, size
 from .endpoint import Dial
 
 _HEADER = struct.Struct("!4sIQQ")  # magic, parts, tag, length
@@ -35,9 +32,8 @@ def stream_key(key: str, index: int) -> str:
     return f"{key}#{index}" if index else key
 
 
-def views(pieces: Sequence[torch.Tensor]) -> list[memoryview]:
-    arrays: list[Any] = [piece.numpy() for piece in pieces if piece.numel()]
-    return [memoryview(array) for array in arrays]
+def views(pieces: Sequence[Data]) -> list[memoryview]:
+    return [array.data for array in arrays(pieces)]
 
 
 def cut(buffers: Sequence[memoryview], length: int, parts: int) -> list[deque[memoryview]]:
@@ -104,7 +100,7 @@ class _Outflow:
 class _Sending:
     """One message queued for sending; done when each socket that carries it has sent up to its end."""
 
-    def __init__(self, channel: _Sender, ends: list[tuple[_Outflow, int]], keep: Sequence[torch.Tensor]) -> None:
+    def __init__(self, channel: _Sender, ends: list[tuple[_Outflow, int]], keep: Sequence[Data]) -> None:
         self._channel, self._ends, self._keep = channel, ends, keep
 
     def test(self) -> bool:
@@ -124,7 +120,7 @@ class _Sender(Channel):
         super().__init__(link)
         self._flows = [_Outflow(link, index) for index in range(streams)]
 
-    def send(self, pieces: Sequence[torch.Tensor], tag: int) -> _Sending:
+    def send(self, pieces: Sequence[Data], tag: int) -> _Sending:
         length = size(pieces)
         parts = len(self._flows) if length >= STRIPE else 1
         shares = cut(views(pieces), length, parts)
@@ -150,7 +146,7 @@ class _Sender(Channel):
 class _Receiving:
     """One message awaited; `shares` are what is still to fill of its parts, once its header has come."""
 
-    def __init__(self, channel: _Receiver, pieces: Sequence[torch.Tensor], tag: int) -> None:
+    def __init__(self, channel: _Receiver, pieces: Sequence[Data], tag: int) -> None:
         self.pieces, self.tag, self.length = pieces, tag, size(pieces)
         self.shares: list[deque[memoryview]] | None = None
         self.done = False
@@ -173,7 +169,7 @@ class _Receiver(Channel):
         self._header = bytearray(_HEADER.size)
         self._filled = 0
 
-    def receive(self, pieces: Sequence[torch.Tensor], tag: int) -> _Receiving:
+    def receive(self, pieces: Sequence[Data], tag: int) -> _Receiving:
         posted = _Receiving(self, pieces, tag)
         self._posted.append(posted)
         return posted
