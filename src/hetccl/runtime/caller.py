@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from ..plan.spec import INPUT, OUTPUT, Operation, Spec
 from ..reduction import Reduction
 from .engine import Operation as Call
 from .engine import Task
+from .exchange import Compiled, Exchange, compiled
 from .execution import Execution
 from .group import Group
 from .marshal import as_bytes
@@ -27,13 +29,12 @@ class Caller:
     def __init__(self, group: Group) -> None:
         self.group = group
         self._sequence = itertools.count(1)
+        self._compiled: dict[Spec, Compiled | None] = {}
         self._mailbox = Mailbox(group.fabric, group.rank, group.size)
 
     def title(self, name: str, tensors: Sequence[torch.Tensor], detail: str = "") -> str:
         """The call in words, as errors and the comparison between ranks show it; alike on all ranks."""
-        shapes = ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors[:4])
-        more = f", … {len(tensors)} tensors" if len(tensors) > 4 else ""
-        return f"{name}({shapes}{more}{detail})"
+        return _title(name, tuple((t.dtype, t.shape) for t in tensors[:4]), len(tensors), detail)
 
     def collective(
         self,
@@ -77,7 +78,7 @@ class Caller:
             task = Message(self._mailbox.receive(data, peer, tag))
         return self._submit(task, title, 0, [tensor], finish, ordered=False, source=source)
 
-    def _task(self, spec: Spec, source: torch.Tensor | None, target: torch.Tensor | None, sequence: int) -> Execution:
+    def _task(self, spec: Spec, source: torch.Tensor | None, target: torch.Tensor | None, sequence: int) -> Task:
         bound = self.group.bind(spec)
         tensors = {}
         for side, tensor in ((INPUT, source), (OUTPUT, target)):
@@ -87,13 +88,17 @@ class Caller:
                     raise ArgumentError(f"the {side} has {tensor.numel()} elements where {expected} are needed")
                 tensors[side] = tensor
         dtype = next((t.dtype for t in tensors.values()), torch.uint8)
+        if spec not in self._compiled:
+            device = next((t.device for t in tensors.values()), torch.device("cpu"))
+            self._compiled[spec] = compiled(bound, self.group.means, dtype, device)
+        fast = self._compiled[spec]
+        if fast is not None:
+            return Exchange(fast, tensors, sequence)
         return Execution(self.group.means, bound, tensors, dtype, sequence)
 
     def _record(self, sequence: int, title: str, plan: str) -> None:
         """Shapes may differ where the number of elements does not: the plan and the dtype are what must agree."""
-        name, _, rest = title.partition("(")
-        dtype = rest.partition("[")[0]
-        self.group.control.record(sequence, zlib.crc32(f"{name} {dtype} {plan}".encode()), title)
+        self.group.control.record(sequence, _fingerprint(title, plan), title)
 
     def _submit(
         self,
@@ -110,6 +115,20 @@ class Caller:
         return Work(self.group.engine, call, result, source)
 
 
+@lru_cache(maxsize=4096)
+def _title(name: str, tensors: tuple[tuple[torch.dtype, torch.Size], ...], count: int, detail: str) -> str:
+    shapes = ", ".join(f"{str(dtype).removeprefix('torch.')}{list(shape)}" for dtype, shape in tensors)
+    more = f", … {count} tensors" if count > len(tensors) else ""
+    return f"{name}({shapes}{more}{detail})"
+
+
+@lru_cache(maxsize=4096)
+def _fingerprint(title: str, plan: str) -> int:
+    name, _, rest = title.partition("(")
+    dtype = rest.partition("[")[0]
+    return zlib.crc32(f"{name} {dtype} {plan}".encode())
+
+
 class _AllToAll:
     """An all_to_all of uneven blocks: first everyone's sizes, then the blocks."""
 
@@ -123,8 +142,8 @@ class _AllToAll:
         self._matrix = torch.empty(ranks * ranks, dtype=torch.int64)
         spec = Spec(Operation.ALL_GATHER, ranks, (8 * ranks,))
         row = torch.tensor(sizes, dtype=torch.int64)
-        self._sizes: Execution | None = caller._task(spec, as_bytes(row), as_bytes(self._matrix), sequence)
-        self._blocks: Execution | None = None
+        self._sizes: Task | None = caller._task(spec, as_bytes(row), as_bytes(self._matrix), sequence)
+        self._blocks: Task | None = None
 
     def advance(self) -> bool:
         if self._blocks is None:
@@ -150,14 +169,21 @@ class _AllToAll:
         return f"the exchange of sizes, {self._sizes.describe()}" if self._sizes else ""
 
 
+@lru_cache(maxsize=4096)
+def _reducing_spec(
+    operation: Operation, ranks: int, sizes: tuple[int, ...], dtype: torch.dtype, reduction: Reduction, root: int
+) -> Spec:
+    return Spec(operation, ranks, sizes, str(dtype).removeprefix("torch."), dtype.itemsize, reduction, root)
+
+
 def reducing_spec(
     operation: Operation, ranks: int, sizes: tuple[int, ...], data: torch.Tensor, reduction: Reduction, root: int = 0
 ) -> Spec:
     """A spec of a reducing collective, in elements of the data's dtype."""
-    dtype = str(data.dtype).removeprefix("torch.")
-    return Spec(operation, ranks, sizes, dtype, data.dtype.itemsize, reduction, root)
+    return _reducing_spec(operation, ranks, sizes, data.dtype, reduction, root)
 
 
+@lru_cache(maxsize=4096)
 def moving_spec(operation: Operation, ranks: int, sizes: tuple[int, ...], root: int = 0) -> Spec:
     """A spec of a collective that only moves data, in bytes."""
     return Spec(operation, ranks, sizes, root=root)

@@ -17,13 +17,16 @@ from ..errors import HetcclError
 from ..plan.plan import Plan
 from ..plan.program import Call, Move, Op, Piece, Program, Receive, Reduce, Send, Set
 from ..readers.reference import lane_of
-from ..reduction import Reduction, average, combine, identity
+from ..reduction import Reduction
 from ..request import Request, Script
 from ..transports.fabric import Fabric
 from ..vendors.base import Communicator
+from . import elementwise
 from .memory import Memory, Pool
 
 _MASK = (1 << 64) - 1
+CHANNEL = "collective"
+"""The channels of collectives, apart from those of point to point."""
 _SMALL = 1 << 18
 """Bytes of scratch that a plan keeps for its next run."""
 
@@ -77,6 +80,11 @@ class Bound:
         return []
 
 
+def message_tag(fingerprint: int, sequence: int, step: int) -> int:
+    """What a message carries, so that one of another plan, operation or step is not taken for it."""
+    return (fingerprint + sequence * 0x9E3779B97F4A7C15 + step * 0xC2B2AE3D27D4EB4F) & _MASK
+
+
 class Means:
     """What a group's executions share: communicators by their members, the fabric, and scratch memory."""
 
@@ -94,7 +102,7 @@ class Execution:
         tensors: Mapping[str, torch.Tensor],
         dtype: torch.dtype,
         sequence: int,
-        channel: str = "collective",
+        channel: str = CHANNEL,
         device: torch.device | None = None,
     ) -> None:
         """`tensors` are this rank's flat, contiguous input and output; `channel` keeps messages apart."""
@@ -102,7 +110,7 @@ class Execution:
         self._tensors, self._dtype = tensors, dtype
         self._device = device or next((t.device for t in tensors.values()), torch.device("cpu"))
         self._reduction = bound.plan.spec.reduction or Reduction.SUM
-        self._tag = (bound.plan.fingerprint + sequence * 0x9E3779B97F4A7C15) & _MASK
+        self._sequence = sequence
         self._memory: Memory | None = None
         self._missing = [len(waits) for waits in bound.program.waits]
         self._next = [0] * len(bound.lanes)
@@ -185,37 +193,16 @@ class Execution:
             case Send() | Receive():
                 fabric = self._means.fabric
                 assert fabric is not None
-                tag = (self._tag + operation.step * 0xC2B2AE3D27D4EB4F) & _MASK
+                tag = message_tag(self._bound.plan.fingerprint, self._sequence, operation.step)
                 pieces = memory.bytes(operation.piece)
                 if isinstance(operation, Send):
                     return fabric.sender(operation.peer, self._channel).send(pieces, tag)
                 return fabric.receiver(operation.peer, self._channel).receive(pieces, tag)
             case Call():
                 return self._call(operation, memory)
-            case Reduce():
-                self._reduce(operation, memory)
-            case Move():
-                target = memory.room(operation.target)
-                target.copy_(memory.load(operation.source))
-                memory.store(operation.target, target)
-            case Set():
-                for view in memory.views(operation.target):
-                    if operation.kind == "fill":
-                        view.fill_(identity(self._reduction, view.dtype))
-                    else:
-                        average(view, self._bound.plan.spec.ranks)
+            case Reduce() | Move() | Set():
+                elementwise.run(operation, memory, self._reduction, self._bound.plan.spec.ranks)
         return None
-
-    def _reduce(self, operation: Reduce, memory: Memory) -> None:
-        """Fold in the order given. With three or more terms a scratch holds the sums, as the target may be a term."""
-        first, *rest = (memory.load(source) for source in operation.sources)
-        target = memory.room(operation.target)
-        sums = target if len(rest) == 1 else memory.temporary(first.numel())
-        for number, other in enumerate(rest):
-            out = target if number == len(rest) - 1 else sums
-            combine(self._reduction, first, other, out)
-            first = out
-        memory.store(operation.target, target)
 
     def _call(self, call: Call, memory: Memory) -> Request:
         communicator = self._means.communicators[call.members]

@@ -75,12 +75,16 @@ class Memory:
         """The same as bytes, for paths: slices of one array where that is possible, which cost the least."""
         if not piece.spans:
             return []
-        raw = self._raw.get(piece.buffer)
-        if raw is None:
-            data = self._buffers[piece.buffer].view(torch.uint8)
-            raw = self._raw[piece.buffer] = data.numpy() if self._host else data
-        width = self.dtype.itemsize
+        raw, width = self.raw(piece.buffer), self.dtype.itemsize
         return [raw[width * offset : width * (offset + length)] for offset, length in piece.spans]
+
+    def raw(self, buffer: str) -> Data:
+        """All of a buffer as bytes."""
+        raw = self._raw.get(buffer)
+        if raw is None:
+            data = self._buffers[buffer].view(torch.uint8)
+            raw = self._raw[buffer] = data.numpy() if self._host else data
+        return raw
 
     def load(self, piece: Piece) -> torch.Tensor:
         """The piece as one contiguous tensor: itself where it is one span, else a packed copy."""

@@ -20,7 +20,8 @@ import torch
 from ..request import Request
 from .endpoint import Endpoint
 
-Data = torch.Tensor | np.ndarray[Any, np.dtype[np.uint8]]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Data = torch.Tensor | Bytes
 """A run of bytes: a flat contiguous uint8 tensor, or an array of CPU memory, which costs less to slice."""
 
 
@@ -36,7 +37,18 @@ class Link:
     timeout: float
 
 
+MOST_IMMEDIATE = 1 << 16
+"""Bytes that `put` and `take` can move at once."""
+
+
 class SendChannel(Protocol):
+    @property
+    def immediate(self) -> bool:
+        """Whether the channel has `put` (a receiving one: `take`), which need no request."""
+
+    def put(self, data: Bytes, tag: int) -> bool:
+        """Send one small message now; False where that can't be done yet."""
+
     def send(self, pieces: Sequence[Data], tag: int) -> Request:
         """Send the pieces, kept alive by the request, as one message."""
 
@@ -44,6 +56,12 @@ class SendChannel(Protocol):
 
 
 class ReceiveChannel(Protocol):
+    @property
+    def immediate(self) -> bool: ...
+
+    def take(self, data: Bytes, tag: int) -> bool:
+        """Receive one small message now; False where it hasn't come."""
+
     def receive(self, pieces: Sequence[Data], tag: int) -> Request:
         """Fill the pieces with the next message, whose length must be theirs together."""
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import NoReturn
 
 import numpy as np
 
 from ..errors import AbortedError, DesyncError, HetcclError
-from .base import Data, Link
-
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+from .base import Bytes, Data, Link
 
 
 class Channel:
     """A channel that fails for good: after one failure nothing later on it may look as if it had succeeded."""
+
+    immediate = False
+
+    def put(self, data: Bytes, tag: int) -> bool:
+        raise NotImplementedError
+
+    def take(self, data: Bytes, tag: int) -> bool:
+        raise NotImplementedError
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -33,6 +39,11 @@ class Channel:
     def _pump(self) -> None:
         raise NotImplementedError
 
+    def fail(self, error: HetcclError) -> NoReturn:
+        """Raise an error, now and whenever the channel is used again."""
+        self._error = error
+        raise error
+
     def close(self) -> None:
         """Release everything; requests still in flight raise AbortedError. May be called again."""
         if self._error is None:
@@ -42,10 +53,14 @@ class Channel:
 def expect(tag: int, length: int, wanted_tag: int, wanted_length: int, link: Link) -> None:
     """Raise DesyncError where a message is not the one awaited."""
     if (tag, length) != (wanted_tag, wanted_length):
-        raise DesyncError(
-            f"{link.peer} sent a message of {length} bytes (tag {tag:016x}) where this rank awaits one of"
-            f" {wanted_length} (tag {wanted_tag:016x}): the two ranks called different things"
-        )
+        raise mismatch(tag, length, wanted_tag, wanted_length, link)
+
+
+def mismatch(tag: int, length: int, wanted_tag: int, wanted_length: int, link: Link) -> DesyncError:
+    return DesyncError(
+        f"{link.peer} sent a message of {length} bytes (tag {tag:016x}) where this rank awaits one of"
+        f" {wanted_length} (tag {wanted_tag:016x}): the two ranks called different things"
+    )
 
 
 def size(pieces: Sequence[Data]) -> int:

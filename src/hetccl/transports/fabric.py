@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..errors import ConfigurationError
 from ..request import Request
-from .base import Data, Link, ReceiveChannel, SendChannel, Transport
+from .base import Bytes, Data, Link, ReceiveChannel, SendChannel, Transport
 from .channel import size
 from .endpoint import Endpoint
 
@@ -39,6 +39,13 @@ class _CountedSender:
 
     def __init__(self, channel: SendChannel, peer: int, counts: dict[int, int]) -> None:
         self._channel, self._peer, self._counts = channel, peer, counts
+        self.immediate = channel.immediate
+
+    def put(self, data: Bytes, tag: int) -> bool:
+        if not self._channel.put(data, tag):
+            return False
+        self._counts[self._peer] += data.nbytes
+        return True
 
     def send(self, pieces: Sequence[Data], tag: int) -> Request:
         self._counts[self._peer] += size(pieces)
@@ -53,6 +60,13 @@ class _CountedReceiver:
 
     def __init__(self, channel: ReceiveChannel, peer: int, counts: dict[int, int]) -> None:
         self._channel, self._peer, self._counts = channel, peer, counts
+        self.immediate = channel.immediate
+
+    def take(self, data: Bytes, tag: int) -> bool:
+        if not self._channel.take(data, tag):
+            return False
+        self._counts[self._peer] += data.nbytes
+        return True
 
     def receive(self, pieces: Sequence[Data], tag: int) -> Request:
         self._counts[self._peer] += size(pieces)

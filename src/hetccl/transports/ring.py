@@ -15,7 +15,7 @@ import struct
 
 import numpy as np
 
-from .channel import Bytes
+from .base import Bytes
 
 ORDERED = platform.machine() in ("x86_64", "AMD64")
 SLOTS, SLOT = 8, 256 * 1024

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import PeerError
-from .base import Data, Link, ReceiveChannel, SendChannel
-from .channel import Bytes, Channel, arrays, expect, size
+from .base import MOST_IMMEDIATE, Bytes, Data, Link, ReceiveChannel, SendChannel
+from .channel import Channel, arrays, expect, mismatch, size
 from .endpoint import Dial
 from .ring import ORDERED, SLOT, SLOTS, Ring, create
 
@@ -30,6 +30,8 @@ _PATIENCE = 64
 
 class _Channel(Channel):
     """What both ends share: the ring, the connection, and noticing its end."""
+
+    immediate = SLOT >= MOST_IMMEDIATE
 
     def __init__(self, link: Link) -> None:
         super().__init__(link)
@@ -113,6 +115,21 @@ class _Sender(_Channel):
         self._queue.append(message)
         return message
 
+    def put(self, data: Bytes, tag: int) -> bool:
+        ring = self.ring
+        if ring is None or self._queue or self._error is not None:
+            self.pump()  # connects, sends what is queued, raises what went wrong
+            return False
+        slot = ring.room()
+        if slot is None:
+            if self.gone():
+                self.fail(self._closed())
+            return False
+        length = data.nbytes
+        slot[:length] = data
+        ring.publish(tag, length, length)
+        return True
+
     def _pump(self) -> None:
         """Fill free slots."""
         ring = self.ring or self._connect()
@@ -177,6 +194,23 @@ class _Receiver(_Channel):
             return False
         self.pump()
         return self.ring is not None and self.ring.peek() is not None
+
+    def take(self, data: Bytes, tag: int) -> bool:
+        ring = self.ring
+        if ring is None or self._posted or self._error is not None:
+            self.pump()
+            return False
+        header = ring.peek()
+        if header is None:
+            if self.gone() and ring.peek() is None:
+                self.fail(self._closed())
+            return False
+        found, total, length = header
+        if found != tag or total != data.nbytes:
+            self.fail(mismatch(found, total, tag, data.nbytes, self.link))
+        data[:] = ring.payload()[:length]
+        ring.consume()
+        return True
 
     def _pump(self) -> None:
         """Empty published slots into what is posted."""
