@@ -1,24 +1,30 @@
-"""Any vendor library that a torch build has registered as a c10d backend: NCCL, RCCL, oneCCL, HCCL, …, Gloo."""
+"""Any vendor library that a torch build has registered as a c10d backend: NCCL, oneCCL, HCCL, Gloo, …"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
-from ..completer import completer
-from ..errors import ConfigurationError, PeerError
+from ..errors import ConfigurationError, HetcclError, PeerError
 from ..reduction import Reduction
-from ..request import Done, Request, Together
-from . import emulate
+from ..request import Request, Script, Together
+from .alone import Alone
 from .base import Communicator, Library, Setup
+from .emulate import Message
+from .layout import Room, as_bytes, gathered
+from .meeting import meet
+from .skeleton import Skeleton
+from .turns import Phases
+from .work import Polled, Waited
 
 _OPERATIONS: dict[Reduction, Any] = {
     Reduction.SUM: dist.ReduceOp.SUM,
@@ -31,198 +37,173 @@ _OPERATIONS: dict[Reduction, Any] = {
     Reduction.BXOR: dist.ReduceOp.BXOR,
 }
 
+LONG = timedelta(days=1)
+"""The engine keeps the deadlines; the library's own must not fire before them with a less telling message."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class C10dVendor:
     """One c10d backend as a vendor: data, and a function that makes the backend."""
 
     name: str
     devices: tuple[str, ...]
     make: Callable[[Setup], Any]
-    """Builds the c10d backend over the members."""
+    """Builds the c10d backend over the members. May raise ConfigurationError."""
     version: Callable[[], str]
-    arithmetic: frozenset[torch.dtype]
-    """dtypes that the library adds, multiplies and compares."""
-    bitwise: frozenset[torch.dtype] = field(default_factory=frozenset)
-    native_reduce_scatter: bool = True
+    reduces: Mapping[Reduction, frozenset[torch.dtype]]
+    """dtypes by reduction; see `skeleton.natives`."""
+    reduce_scatters: bool = True
+    """Whether the library's reduce_scatter is worth using, and ends without being waited for."""
     polls: bool = True
     """Whether point-to-point works tell that they are done without being waited for."""
-    in_place_reduce: bool = False
-    """The backend's reduce works in the caller's tensor on all ranks."""
+    groups: bool = False
+    """Whether calls must be grouped to run together, as NCCL's sends and receives must."""
+    reduces_in_place: bool = False
+    """Whether reduce writes to the caller's tensor on every rank."""
+    aborts: bool = False
+    """Whether abort() ends what waits for a peer. Gloo's does not: its destructor still joins the waiting threads."""
 
     def library(self) -> Library:
         return Library(self.name, self.version())
 
     def supports(self, reduction: Reduction, dtype: torch.dtype) -> bool:
-        if reduction in (Reduction.BAND, Reduction.BOR, Reduction.BXOR):
-            return dtype in self.bitwise
-        return dtype in self.arithmetic
+        return dtype in self.reduces.get(reduction, ())
 
     def communicator(self, setup: Setup) -> Communicator:
-        return C10dCommunicator(self, setup)
+        return C10dCommunicator(self, setup) if len(setup.ranks) > 1 else Alone()
 
 
-class _Pending:
-    """A c10d work as a request. Keeps its tensors alive."""
-
-    def __init__(self, work: Any, what: str, keep: object) -> None:
-        self._work, self._what, self._keep = work, what, keep
-        self._done = work is None
-
-    def test(self) -> bool:
-        if self._done:
-            return True
-        if not self._work.is_completed():
-            return False
-        try:
-            self._work.wait()
-        except Exception as error:
-            raise PeerError(f"{self._what} failed: {error}") from error
-        self._done, self._keep = True, None
-        return True
-
-    def describe(self) -> str:
-        return self._what
-
-
-class _Waited:
-    """A c10d work that only ends inside wait(): it is waited for on a thread of its own."""
-
-    def __init__(self, work: Any, what: str, keep: object) -> None:
-        self._what, self._keep = what, keep
-        self._error: Exception | None = None
-        self._ended = threading.Event()
-        completer.submit(lambda: self._wait(work))
-
-    def _wait(self, work: Any) -> None:
-        try:
-            work.wait()
-        except Exception as error:
-            self._error = error
-        self._ended.set()
-
-    def test(self) -> bool:
-        if not self._ended.is_set():
-            return False
-        if self._error is not None:
-            raise PeerError(f"{self._what} failed: {self._error}") from self._error
-        return True
-
-    def describe(self) -> str:
-        return self._what
-
-
-class C10dCommunicator:
+class C10dCommunicator(Skeleton):
     """The contract of `Communicator` over a c10d backend."""
 
     def __init__(self, vendor: C10dVendor, setup: Setup) -> None:
+        super().__init__(vendor, setup)
         self._vendor = vendor
-        self.size, self.index = len(setup.ranks), setup.index
-        self._members = ", ".join(map(str, setup.ranks))
+        self.reduce_scatters = vendor.reduce_scatters
+        meet(setup, "the start")
         try:
             self._backend = vendor.make(setup)
+        except HetcclError:
+            raise
         except (RuntimeError, ValueError) as error:
-            raise PeerError(f"{vendor.name} could not connect ranks {self._members}: {error}") from error
+            raise PeerError(f"{vendor.name} could not connect ranks {self.members}: {error}") from error
 
-    def _start(self, name: str, work: Callable[[], Any], keep: object, polls: bool = True) -> Request:
-        what = f"{self._vendor.name} {name} among ranks {self._members}"
-        try:
-            return _Pending(work(), what, keep) if polls else _Waited(work(), what, keep)
-        except (RuntimeError, ValueError) as error:
-            raise PeerError(f"{what} failed: {error}") from error
-
-    def all_reduce(self, tensor: torch.Tensor, reduction: Reduction) -> Request:
-        if not tensor.numel():
-            return Done()
-        if not self._vendor.supports(reduction, tensor.dtype):
-            return emulate.all_reduce(self, tensor, reduction)
+    def start_all_reduce(self, tensor: torch.Tensor, reduction: Reduction) -> Request:
         options = dist.AllreduceOptions()
         options.reduceOp = _OPERATIONS[reduction]
-        return self._start("all_reduce", lambda: self._backend.allreduce([tensor], options), tensor)
+        return self._begin("all_reduce", lambda: self._backend.allreduce([tensor], options), tensor)
 
-    def reduce(self, source: torch.Tensor, target: torch.Tensor, reduction: Reduction, root: int) -> Request:
-        if not source.numel():
-            return Done()
-        if not self._vendor.supports(reduction, source.dtype):
-            return emulate.reduce(self, source, target, reduction, root)
+    def start_reduce(self, source: torch.Tensor, target: torch.Tensor, reduction: Reduction, root: int) -> Request:
         options = dist.ReduceOptions()
         options.reduceOp, options.rootRank = _OPERATIONS[reduction], root
         if self.index == root:
-            work = target
-            if work.data_ptr() != source.data_ptr():
-                work.copy_(source)
+            data = target
+            if data.data_ptr() != source.data_ptr():
+                data.copy_(source)
         else:
-            work = source.clone() if self._vendor.in_place_reduce else source
-        return self._start("reduce", lambda: self._backend.reduce([work], options), work)
+            data = source.clone() if self._vendor.reduces_in_place else source
+        return self._begin("reduce", lambda: self._backend.reduce([data], options), data)
 
-    def broadcast(self, tensor: torch.Tensor, root: int) -> Request:
-        if not tensor.numel():
-            return Done()
+    def start_broadcast(self, tensor: torch.Tensor, root: int) -> Request:
+        return self._begin("broadcast", self._broadcast(as_bytes(tensor), root), tensor)
+
+    def _broadcast(self, data: torch.Tensor, root: int) -> Callable[[], Any]:
         options = dist.BroadcastOptions()
         options.rootRank = root
-        data = tensor.view(torch.uint8)
-        return self._start("broadcast", lambda: self._backend.broadcast([data], options), data)
+        return lambda: self._backend.broadcast([data], options)
 
-    def all_gather(self, targets: Sequence[torch.Tensor], source: torch.Tensor) -> Request:
-        lengths = {target.numel() for target in targets}
-        if lengths == {0}:
-            return Done()
+    def start_all_gather(self, targets: Sequence[torch.Tensor], source: torch.Tensor) -> Request:
+        if len({target.numel() for target in targets}) == 1:
+            room, given = Room(targets), as_bytes(source)
+            whole = as_bytes(room.whole)
+            request = self._begin("all_gather", lambda: self._backend._allgather_base(whole, given), (whole, given))
+            return self._settled(request, room)
         mine = targets[self.index]
-        if len(lengths) == 1 and self._adjacent(targets):
-            whole = torch.as_strided(targets[0], (sum(t.numel() for t in targets),), (1,)).view(torch.uint8)
-            given = source.view(torch.uint8)
-            return self._start("all_gather", lambda: self._backend._allgather_base(whole, given), (whole, given))
         if mine.data_ptr() != source.data_ptr():
             mine.copy_(source)
-        return Together([self.broadcast(target, root) for root, target in enumerate(targets)])
+        calls = [self._broadcast(as_bytes(target), root) for root, target in enumerate(targets) if target.numel()]
+        return self._together("all_gather", calls, targets)
 
-    def _adjacent(self, tensors: Sequence[torch.Tensor]) -> bool:
-        first = tensors[0]
-        storage, step = first.untyped_storage().data_ptr(), first.numel()
-        return all(
-            t.untyped_storage().data_ptr() == storage and t.storage_offset() == first.storage_offset() + place * step
-            for place, t in enumerate(tensors)
-        )
-
-    def reduce_scatter(self, target: torch.Tensor, sources: Sequence[torch.Tensor], reduction: Reduction) -> Request:
-        lengths = {source.numel() for source in sources}
-        if lengths == {0}:
-            return Done()
-        if not self._vendor.supports(reduction, target.dtype):
-            return emulate.reduce_scatter(self, target, sources, reduction)
-        if self._vendor.native_reduce_scatter and len(lengths) == 1 and self._adjacent(sources):
+    def start_reduce_scatter(
+        self, target: torch.Tensor, sources: Sequence[torch.Tensor], reduction: Reduction
+    ) -> Request:
+        if len({source.numel() for source in sources}) == 1:
             options = dist.ReduceScatterOptions()
             options.reduceOp = _OPERATIONS[reduction]
-            whole = torch.as_strided(sources[0], (sum(s.numel() for s in sources),), (1,))
-            return self._start(
-                "reduce_scatter", lambda: self._backend._reduce_scatter_base(target, whole, options), (target, whole)
+            whole = gathered(sources)
+            return self._begin(
+                "reduce_scatter",
+                lambda: self._backend._reduce_scatter_base(target, whole, options),
+                (target, whole),
             )
-        return Together([self.reduce(source, target, reduction, root) for root, source in enumerate(sources)])
-
-    def all_to_all(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> Request:
-        return emulate.through_exchange(self, targets, sources)
-
-    def exchange(
-        self, sends: Sequence[tuple[torch.Tensor, int]], receives: Sequence[tuple[torch.Tensor, int]]
-    ) -> Request:
-        polls = self._vendor.polls
-        requests = []
-        for verb, messages in (("recv", receives), ("send", sends)):
-            for tensor, place in messages:
-                data = tensor.view(torch.uint8)
-                call = getattr(self._backend, verb)
-                what = f"{verb} with place {place}"
-                requests.append(self._start(what, partial(call, [data], place, 0), data, polls))
+        requests = [
+            self.start_reduce(source, target, reduction, root) for root, source in enumerate(sources) if source.numel()
+        ]
         return Together(requests)
 
-    def barrier(self) -> Request:
-        return self._start("barrier", lambda: self._backend.barrier(dist.BarrierOptions()), None)
+    def start_all_to_all(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> Request:
+        room, whole = Room(targets), as_bytes(gathered(sources))
+        output = as_bytes(room.whole)
+        coming, going = ([t.numel() * t.element_size() for t in tensors] for tensors in (targets, sources))
+        request = self._begin(
+            "all_to_all",
+            lambda: self._backend.alltoall_base(output, whole, coming, going, dist.AllToAllOptions()),
+            (output, whole),
+        )
+        return self._settled(request, room)
+
+    def _settled(self, request: Request, room: Room) -> Request:
+        def phases() -> Phases:
+            yield request
+            room.settle()
+
+        return Script(phases()) if room.packed else request
+
+    def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> Request:
+        calls = [
+            partial(call, [as_bytes(tensor)], place, 0)
+            for call, messages in ((self._backend.recv, receives), (self._backend.send, sends))
+            for tensor, place in messages
+        ]
+        return self._together("exchange", calls, (sends, receives), self._vendor.polls)
+
+    def start_barrier(self) -> Request:
+        return self._begin("barrier", lambda: self._backend.barrier(dist.BarrierOptions()), None)
+
+    def _together(self, name: str, calls: Sequence[Callable[[], Any]], keep: object, polls: bool = True) -> Request:
+        """Several calls as one request, grouped where the library needs that."""
+        if not (self._vendor.groups and calls):
+            return Together([self._begin(name, call, keep, polls) for call in calls])
+
+        def grouped() -> Any:
+            self._backend._start_coalescing()
+            for call in calls:
+                call()
+            return self._backend._end_coalescing()
+
+        return self._begin(name, grouped, keep)
+
+    def _begin(self, name: str, work: Callable[[], Any], keep: object, polls: bool = True) -> Request:
+        what = self.what(name)
+        try:
+            return Polled(work(), what, keep) if polls else Waited(work(), what, keep)
+        except (RuntimeError, ValueError) as error:
+            raise PeerError(f"{what} failed: {error}") from error
 
     def close(self, abandon: bool) -> None:
-        if abandon:
-            # The backend's destructor joins threads that may wait for a dead peer: it must never run.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._backend))
-        self._backend = None
+        backend, self._backend = self._backend, None
+        if not abandon or backend is None:
+            return
+        # The destructor may join threads that wait for a dead or stuck peer: without an abort it must never run.
+        if not self._vendor.aborts or not _aborted(backend):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(backend))
+
+
+def _aborted(backend: Any) -> bool:
+    with contextlib.suppress(Exception):
+        backend.abort()
+        return True
+    return False
 
 
 def registered(backend: str) -> Callable[[Setup], Any]:
@@ -234,16 +215,13 @@ def registered(backend: str) -> Callable[[Setup], Any]:
             raise ConfigurationError(
                 f"this torch build has no backend {backend!r}; install the vendor's torch, or set HETCCL_VENDOR"
             )
+        creator: Any = plugin.creator_fn
         if plugin.extended_api:
-            options = dist.distributed_c10d._DistributedBackendOptions()
+            options: Any = vars(distributed_c10d)["_DistributedBackendOptions"]()
             options.store, options.group_rank, options.group_size = setup.store, setup.index, len(setup.ranks)
             options.timeout, options.group_id = setup.timeout, setup.name
             options.global_ranks_in_group = list(setup.ranks)
-            return plugin.creator_fn(options, None)
-        return plugin.creator_fn(setup.store, setup.index, len(setup.ranks), setup.timeout)
+            return creator(options, None)
+        return creator(setup.store, setup.index, len(setup.ranks), setup.timeout)
 
     return make
-
-
-LONG = timedelta(days=1)
-"""The engine keeps the deadlines; the library's own must not fire before them with a less telling message."""

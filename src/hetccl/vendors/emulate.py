@@ -1,68 +1,90 @@
 """Reductions that a library lacks, made from its movement of bytes and torch's elementwise operations.
 
-reduce_scatter is an all_to_all and a fold in member order: as many bytes as a native one, and the same result on
-whichever member asks. Any dtype that torch can combine works.
+Any dtype that torch can combine works. Partial results are folded in member order, so the result does not depend on
+timing, and every member of an all_reduce gets the bits of the one that folded them. For n members and S bytes each:
+
+- reduce_scatter: one all_to_all, then n-1 folds; (n-1)/n·S bytes in and out of each member, the bound.
+- all_reduce: reduce_scatter, then all_gather; 2(n-1)/n·S in and out of each member, the bound.
+- reduce: reduce_scatter, then each piece to the root; 2(n-1)/n·S into the root, against (n-1)·S if all sent everything
+  there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
 from ..plan.partition import chunked
 from ..reduction import Reduction, combine
-from ..request import Request, Script
-from .base import Communicator
+from ..request import Request
+from .turns import Phases
+
+Message = tuple[torch.Tensor, int]
+
+
+class Movement(Protocol):
+    """The movement of bytes that every library has. Calls start at once, in the order made."""
+
+    size: int
+    index: int
+
+    def start_all_gather(self, targets: Sequence[torch.Tensor], source: torch.Tensor) -> Request: ...
+
+    def start_all_to_all(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> Request: ...
+
+    def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> Request: ...
 
 
 def reduce_scatter(
-    communicator: Communicator, target: torch.Tensor, sources: Sequence[torch.Tensor], reduction: Reduction
-) -> Request:
-    """The contract's reduce_scatter."""
-
-    def phases() -> Generator[Request, None, None]:
-        mine = sources[communicator.index]
-        inbox = [torch.empty_like(mine) for _ in range(communicator.size)]
-        yield communicator.all_to_all(inbox, sources)
-        total = inbox[0]
-        for part in inbox[1:]:
+    movement: Movement, target: torch.Tensor, sources: Sequence[torch.Tensor], reduction: Reduction
+) -> Phases:
+    """The contract's reduce_scatter; leaves all sources but `target` as they were."""
+    length = target.numel()
+    inbox = torch.empty(length * movement.size, dtype=target.dtype, device=target.device)
+    parts = [inbox[place * length : (place + 1) * length] for place in range(movement.size)]
+    yield movement.start_all_to_all(parts, sources)
+    if length:
+        total = parts[0]
+        for part in parts[1:-1]:
             combine(reduction, total, part, total)
-        target.copy_(total)
-
-    return Script(phases())
+        combine(reduction, total, parts[-1], target)
 
 
-def all_reduce(communicator: Communicator, tensor: torch.Tensor, reduction: Reduction) -> Request:
-    """The contract's all_reduce: a reduce_scatter and an all_gather, in place."""
-
-    def phases() -> Generator[Request, None, None]:
-        edges = chunked(tensor.numel(), communicator.size)
-        parts = [tensor[edges[i] : edges[i + 1]] for i in range(communicator.size)]
-        mine = parts[communicator.index]
-        yield reduce_scatter(communicator, mine, parts, reduction)
-        yield communicator.all_gather(parts, mine)
-
-    return Script(phases())
+def all_reduce(movement: Movement, tensor: torch.Tensor, reduction: Reduction) -> Phases:
+    """The contract's all_reduce, in place."""
+    parts = _pieces(tensor, movement.size)
+    mine = parts[movement.index]
+    yield from reduce_scatter(movement, mine, parts, reduction)
+    yield movement.start_all_gather(parts, mine)
 
 
-def reduce(
-    communicator: Communicator, source: torch.Tensor, target: torch.Tensor, reduction: Reduction, root: int
-) -> Request:
-    """The contract's reduce: a reduce_scatter whose only piece is the root's."""
-    nothing = source[:0]
-    sources = [source if place == root else nothing for place in range(communicator.size)]
-    return reduce_scatter(communicator, target if communicator.index == root else nothing.clone(), sources, reduction)
+def reduce(movement: Movement, source: torch.Tensor, target: torch.Tensor, reduction: Reduction, root: int) -> Phases:
+    """The contract's reduce."""
+    parts = _pieces(source, movement.size)
+    at_root = movement.index == root
+    mine = _pieces(target, movement.size)[root] if at_root else torch.empty_like(parts[movement.index])
+    yield from reduce_scatter(movement, mine, parts, reduction)
+    others = [place for place in range(movement.size) if place != root]
+    if at_root:
+        places = _pieces(target, movement.size)
+        receives = [(places[place], place) for place in others if parts[place].numel()]
+        yield movement.start_exchange([], receives)
+    elif mine.numel():
+        yield movement.start_exchange([(mine, root)], [])
 
 
-def through_exchange(
-    communicator: Communicator, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]
-) -> Request:
-    """The contract's all_to_all, by point to point."""
-    index = communicator.index
-    targets[index].copy_(sources[index])
-    others = [place for place in range(communicator.size) if place != index]
-    return communicator.exchange(
+def _pieces(tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
+    edges = chunked(tensor.numel(), count)
+    return [tensor[edges[place] : edges[place + 1]] for place in range(count)]
+
+
+def through_exchange(movement: Movement, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> Request:
+    """The contract's all_to_all, by point to point: the members agree on it whatever the sizes and places are."""
+    targets[movement.index].copy_(sources[movement.index])
+    others = [place for place in range(movement.size) if place != movement.index]
+    return movement.start_exchange(
         [(sources[place], place) for place in others if sources[place].numel()],
         [(targets[place], place) for place in others if targets[place].numel()],
     )

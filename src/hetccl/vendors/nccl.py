@@ -1,4 +1,4 @@
-"""NCCL on NVIDIA's torch builds and RCCL on AMD's: the same c10d backend name. See docs/vendors.md for what has run."""
+"""NCCL on NVIDIA's torch builds and RCCL on AMD's: the same c10d backend name. Not run yet (docs/vendors.md)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch.distributed as dist
 from ..errors import ConfigurationError
 from .base import Setup
 from .c10d import C10dVendor
+from .skeleton import natives
 
 
 def _make(setup: Setup) -> Any:
@@ -23,20 +24,19 @@ def _make(setup: Setup) -> Any:
 def _version() -> str:
     if not dist.is_nccl_available():
         raise ConfigurationError("this torch build has no NCCL; set HETCCL_VENDOR to another adaptor")
-    return ".".join(map(str, torch.cuda.nccl.version()))
+    module: Any = torch.cuda.nccl
+    return ".".join(map(str, module.version()))
 
 
-_NUMBERS = frozenset(
-    {
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-        torch.int8,
-        torch.uint8,
-        torch.int32,
-        torch.int64,
-    }
+_INTEGERS = frozenset({torch.int8, torch.uint8, torch.int32, torch.int64})
+_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+
+vendor = C10dVendor(
+    name="nccl",
+    devices=("cuda",),
+    make=_make,
+    version=_version,
+    reduces=natives(arithmetic=_INTEGERS | _FLOATS, bitwise=frozenset()),
+    groups=True,
+    aborts=True,
 )
-
-vendor = C10dVendor(name="nccl", devices=("cuda",), make=_make, version=_version, arithmetic=_NUMBERS)

@@ -14,6 +14,7 @@ import threading
 
 from ..errors import PeerError
 from .base import Setup
+from .meeting import meet
 
 _LONGEST = 1 << 16
 
@@ -29,26 +30,37 @@ class Server:
         self.port: int = self._listener.getsockname()[1]
         self._token, self._size, self._name = token, size, name
         self._keys: dict[str, str] = {}
+        self._members = 0
         self._lock = threading.Lock()
         self._waiting: list[socket.socket] = []
         threading.Thread(target=self._accept, name="hetccl-pmi", daemon=True).start()
 
     def _accept(self) -> None:
-        members = 0
-        while members < self._size:
-            connection, _ = self._listener.accept()
-            connection.settimeout(10)
+        while True:
             try:
-                proof = connection.recv(len(self._token), socket.MSG_WAITALL)
+                connection, _ = self._listener.accept()
             except OSError:
-                proof = b""
-            if not hmac.compare_digest(proof, self._token.encode()):
-                connection.close()
-                continue
-            connection.settimeout(None)
-            members += 1
-            threading.Thread(target=self._serve, args=(connection,), name="hetccl-pmi", daemon=True).start()
-        self._listener.close()
+                return  # closed: all members are here
+            threading.Thread(target=self._admit, args=(connection,), name="hetccl-pmi", daemon=True).start()
+
+    def _admit(self, connection: socket.socket) -> None:
+        """Serve whoever knows the token. On a thread of its own: a stranger that says nothing keeps nobody out."""
+        connection.settimeout(10)
+        try:
+            proof = connection.recv(len(self._token), socket.MSG_WAITALL)
+        except OSError:
+            proof = b""
+        if not hmac.compare_digest(proof, self._token.encode()):
+            connection.close()
+            return
+        connection.settimeout(None)
+        with self._lock:
+            self._members += 1
+            if self._members == self._size:
+                # A closed socket does not wake a thread in accept, a shut one does.
+                self._listener.shutdown(socket.SHUT_RDWR)
+                self._listener.close()
+        self._serve(connection)
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError), connection.makefile("r") as lines:
@@ -99,13 +111,14 @@ class Server:
 
 def join(setup: Setup) -> None:
     """Serve or find the server, and tell the MPI library about it through the environment, as PMI-1 prescribes."""
-    name = "kvs_" + os.urandom(4).hex()
+    served = "nothing"
     if setup.index == 0:
+        # Libraries name shared memory after it: two runs or clusters on one host must not share the name.
+        name = "kvs_" + os.urandom(8).hex()
         token = os.urandom(32).hex()
         server = Server(setup.address, token, len(setup.ranks), name)
-        setup.store.set("pmi", f"{setup.address} {server.port} {token}")
-    setup.store.wait(["pmi"], setup.timeout)
-    address, port, token = bytes(setup.store.get("pmi")).decode().split()
+        served = f"{setup.address} {server.port} {token}"
+    address, port, token = meet(setup, "the MPI start-up server", served)[0].split()
     try:
         connection = socket.create_connection((address, int(port)), setup.timeout.total_seconds())
     except OSError as error:
@@ -120,7 +133,7 @@ def join(setup: Setup) -> None:
 
 
 def leave() -> None:
-    """Answer the library's last word ourselves: it says it in a C exit handler, when no thread can serve any more."""
+    """Answer the library's last word ourselves: it says it in a C exit handler, when no thread serves any more."""
     descriptor = int(os.environ["PMI_FD"])
     ours, answers = socket.socketpair()
     answers.sendall(b"cmd=finalize_ack\n" * 4)
