@@ -50,6 +50,7 @@ class C10dVendor:
     make: Callable[[Setup], Any]
     """Builds the c10d backend over the members. May raise ConfigurationError."""
     version: Callable[[], str]
+    """May raise ImportError or ConfigurationError."""
     reduces: Mapping[Reduction, frozenset[torch.dtype]]
     """dtypes by reduction; see `skeleton.natives`."""
     reduce_scatters: bool = True
@@ -64,7 +65,10 @@ class C10dVendor:
     """Whether abort() ends what waits for a peer. Gloo's does not: its destructor still joins the waiting threads."""
 
     def library(self) -> Library:
-        return Library(self.name, self.version())
+        try:
+            return Library(self.name, self.version())
+        except ImportError as error:
+            raise ConfigurationError(f"the library of the vendor {self.name!r} is not installed: {error}") from error
 
     def supports(self, reduction: Reduction, dtype: torch.dtype) -> bool:
         return dtype in self.reduces.get(reduction, ())
