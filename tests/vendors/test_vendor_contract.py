@@ -102,8 +102,9 @@ def test_barrier(members: Members) -> None:
     assert min(end for _, end in times) >= max(began for began, _ in times)
 
 
-def test_mpi_reports_a_member_that_never_comes() -> None:
-    two = Members("mpi", range(2))
+@pytest.mark.parametrize("vendor", ["gloo", "mpi"])
+def test_a_member_that_never_comes_is_named(vendor: str) -> None:
+    two = Members(vendor, range(2))
     try:
         try:
             two.call("library")

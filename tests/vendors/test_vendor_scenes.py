@@ -16,6 +16,7 @@ from hetccl import vendors
 from hetccl.errors import ConfigurationError, UnsupportedError
 from hetccl.reduction import Reduction
 from hetccl.vendors.alone import Alone
+from hetccl.vendors.skeleton import Skeleton
 
 VENDORS = ("gloo", "mpi", "impi")
 MPI = ("mpi", "impi")
@@ -91,8 +92,6 @@ def test_default_is_by_device() -> None:
 
 
 def test_what_nobody_can_reduce_is_refused_at_once() -> None:
-    from hetccl.vendors.skeleton import Skeleton
-
     class Partial(Skeleton):
         def __init__(self) -> None:
             self.vendor, self.members = vendors.find("gloo"), "0, 1"
