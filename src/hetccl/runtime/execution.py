@@ -116,9 +116,6 @@ class Execution:
         self._next = [0] * len(bound.lanes)
         self._flying: dict[int, Request] = {}
         self._left = len(bound.program.operations)
-        self._alone: int | None = None
-        """A vendor call of several phases in flight: until it ends no other may begin, or the members could issue
-        its later phases and the next call in different orders."""
 
     def advance(self) -> bool:
         """Make progress; True once all is done. Raises what went wrong."""
@@ -157,9 +154,6 @@ class Execution:
         """Note the end of an operation; the lanes that may go on."""
         self._left -= 1
         lanes = []
-        if index == self._alone:
-            self._alone = None
-            lanes.append(self._bound.lane_of[index])
         for follower in self._bound.followers[index]:
             self._missing[follower] -= 1
             if not self._missing[follower]:
@@ -174,16 +168,12 @@ class Execution:
             while self._next[number] < len(lane) and not missing[lane[self._next[number]]]:
                 index = lane[self._next[number]]
                 operation = operations[index]
-                if isinstance(operation, Call) and self._alone is not None:
-                    break
                 self._next[number] += 1
                 request = self._start(operation)
                 if request is None or request.test():
                     todo += self._landed(index)
                     continue
                 self._flying[index] = request
-                if isinstance(operation, Call) and isinstance(request, Script):
-                    self._alone = index
 
     def _start(self, operation: Op) -> Request | None:
         """The operation's request; None where it is done."""
