@@ -34,7 +34,12 @@ def create(options: Any, backend_options: Any) -> ProcessGroup:
         timeout=options.timeout,
         members=members,
     )
-    return ProcessGroup(Group(request))
+    group = Group(request)
+    if group.backend is None:
+        return ProcessGroup(group)
+    from .native import NativeGroup  # which is a ProcessGroup
+
+    return NativeGroup(group)
 
 
 class ProcessGroup(dist.ProcessGroup):

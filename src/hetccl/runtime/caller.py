@@ -51,6 +51,16 @@ class Caller:
         self._record(sequence, title, self.group.bind(spec).plan.digest)
         return self._submit(task, title, sequence, result, finish)
 
+    def announce(self, title: str, plan: str) -> int:
+        """Number a call and have it compared with the other ranks'."""
+        sequence = next(self._sequence)
+        self._record(sequence, title, plan)
+        return sequence
+
+    def queue(self, task: Task, title: str, sequence: int) -> Work:
+        """Run an announced task in its turn."""
+        return self._submit(task, title, sequence, [], None)
+
     def uneven_all_to_all(
         self, title: str, source: torch.Tensor, target: torch.Tensor, sizes: list[int], wanted: list[int],
         result: list[Any], finish: Callable[[], None] | None,

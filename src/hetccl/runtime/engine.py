@@ -48,6 +48,11 @@ class Operation:
         self._callbacks: list[Callable[[Operation], None]] = []
         self._lock = threading.Lock()
 
+    @property
+    def place(self) -> int | None:
+        """Its sequence number, if it is one of those that all ranks count alike."""
+        return self.sequence if self.ordered else None
+
     def then(self, callback: Callable[[Operation], None]) -> None:
         """Call back when done, at once if it is."""
         with self._lock:
@@ -70,8 +75,8 @@ class Operation:
 class Engine:
     """Drives a group's operations. `explain` may turn a local failure into a better-informed one."""
 
-    def __init__(self, name: str, explain: Callable[[Operation, HetcclError], HetcclError]) -> None:
-        self._name, self._explain = name, explain
+    def __init__(self, name: str, explain: Callable[[str, int | None, HetcclError], HetcclError]) -> None:
+        self._name, self.explain = name, explain
         self._lock = threading.Lock()
         self._wake = threading.Condition()
         self._stirred = False
@@ -129,6 +134,15 @@ class Engine:
                 self.rouse()
         return True
 
+    def quiet(self) -> bool:
+        """Whether no operation is in flight that others must come after."""
+        return not self._ordered
+
+    def about(self, title: str) -> HetcclError:
+        """The fault that ended the group, as the error of one more call."""
+        assert self.fault is not None
+        return _about(self.fault, title)
+
     def idle(self) -> bool:
         return not self._ordered and not self._beside
 
@@ -142,7 +156,7 @@ class Engine:
             self._beside.clear()
             self._wake.notify()
         for operation in pending:
-            operation.complete(_about(self.fault, operation))
+            operation.complete(_about(self.fault, operation.title))
 
     def close(self) -> None:
         """End the thread. What is in flight fails with AbortedError."""
@@ -178,13 +192,13 @@ class Engine:
                 if operation.finish is not None:
                     operation.finish()
             except HetcclError as error:
-                self.fail(self._explain(operation, error))
+                self.fail(self.explain(operation.title, operation.place, error))
                 return True
             except Exception as error:
                 step = operation.task.describe()
                 wrapped = PeerError(f"{operation.title} failed in {step}: {error}")
                 wrapped.__cause__ = error
-                self.fail(self._explain(operation, wrapped))
+                self.fail(self.explain(operation.title, operation.place, wrapped))
                 return True
             ended = True
             with self._wake:
@@ -220,11 +234,11 @@ _yield = ctypes.CDLL(None).sched_yield
 time.sleep(0) would do the same at four times the latency."""
 
 
-def _about(fault: HetcclError, operation: Operation) -> HetcclError:
-    """The fault as this operation's error: each gets its own instance, so tracebacks don't pile up."""
+def _about(fault: HetcclError, title: str) -> HetcclError:
+    """The fault as one operation's error: each gets its own instance, so tracebacks don't pile up."""
     text = str(fault)
-    if operation.title not in text:
-        text = f"{text} (while in {operation.title})"
+    if title not in text:
+        text = f"{text} (while in {title})"
     error = type(fault)(text)
     error.__cause__ = fault.__cause__
     return error

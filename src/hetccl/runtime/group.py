@@ -26,7 +26,7 @@ from ..transports.endpoint import Endpoint
 from ..transports.fabric import Fabric, Peer
 from ..vendors.base import Communicator, Setup, Vendor
 from .control import Control
-from .engine import Engine, Operation
+from .engine import Engine
 from .execution import Bound, Means
 
 
@@ -139,6 +139,11 @@ class Group:
             time.sleep(0.001)
         return found
 
+    @property
+    def backend(self) -> Any:
+        """The vendor library's own c10d backend over the whole group; None where there is none."""
+        return getattr(self._communicators.get(tuple(range(self.size))), "backend", None)
+
     def bind(self, spec: Spec) -> Bound:
         """The plan of a spec with this rank's program; cached."""
         bound = self._bound.get(spec)
@@ -147,11 +152,11 @@ class Group:
             bound = self._bound[spec] = Bound(plan, lower(plan, self.topology, self.rank))
         return bound
 
-    def _explain(self, operation: Operation, error: HetcclError) -> HetcclError:
-        described = f"{error} in {operation.title} (operation {operation.sequence}) on {self.titles[self.rank]}"
+    def _explain(self, title: str, sequence: int | None, error: HetcclError) -> HetcclError:
+        described = f"{error} in {title} (operation {sequence or 0}) on {self.titles[self.rank]}"
         named = type(error)(described)
         named.__cause__ = error.__cause__
-        return self.control.explain(operation.sequence if operation.ordered else None, named)
+        return self.control.explain(sequence, named)
 
     def close(self, abandon: bool = False) -> None:
         """Release threads, sockets, memory and communicators. With a fault or `abandon`, wait for nobody."""

@@ -61,6 +61,8 @@ class C10dVendor:
     """Whether calls must be grouped to run together, as NCCL's sends and receives must."""
     reduces_in_place: bool = False
     """Whether reduce writes to the caller's tensor on every rank."""
+    averages: bool = False
+    """Whether the library itself does AVG."""
     aborts: bool = False
     """Whether abort() ends what waits for a peer. Gloo's does not: its destructor still joins the waiting threads."""
 
@@ -86,7 +88,7 @@ class C10dCommunicator(Skeleton):
         self.reduce_scatters = vendor.reduce_scatters
         meet(setup, "the start")
         try:
-            self._backend = vendor.make(setup)
+            self.backend = vendor.make(setup)
         except HetcclError:
             raise
         except (RuntimeError, ValueError) as error:
@@ -95,7 +97,7 @@ class C10dCommunicator(Skeleton):
     def start_all_reduce(self, tensor: torch.Tensor, reduction: Reduction) -> Request:
         options = dist.AllreduceOptions()
         options.reduceOp = _OPERATIONS[reduction]
-        return self._begin("all_reduce", lambda: self._backend.allreduce([tensor], options), tensor)
+        return self._begin("all_reduce", lambda: self.backend.allreduce([tensor], options), tensor)
 
     def start_reduce(self, source: torch.Tensor, target: torch.Tensor, reduction: Reduction, root: int) -> Request:
         options = dist.ReduceOptions()
@@ -106,7 +108,7 @@ class C10dCommunicator(Skeleton):
                 data.copy_(source)
         else:
             data = source.clone() if self._vendor.reduces_in_place else source
-        return self._begin("reduce", lambda: self._backend.reduce([data], options), data)
+        return self._begin("reduce", lambda: self.backend.reduce([data], options), data)
 
     def start_broadcast(self, tensor: torch.Tensor, root: int) -> Request:
         return self._begin("broadcast", self._broadcast(as_bytes(tensor), root), tensor)
@@ -114,13 +116,13 @@ class C10dCommunicator(Skeleton):
     def _broadcast(self, data: torch.Tensor, root: int) -> Callable[[], Any]:
         options = dist.BroadcastOptions()
         options.rootRank = root
-        return lambda: self._backend.broadcast([data], options)
+        return lambda: self.backend.broadcast([data], options)
 
     def start_all_gather(self, targets: Sequence[torch.Tensor], source: torch.Tensor) -> Request:
         if len({target.numel() for target in targets}) == 1:
             room, given = Room(targets), as_bytes(source)
             whole = as_bytes(room.whole)
-            request = self._begin("all_gather", lambda: self._backend._allgather_base(whole, given), (whole, given))
+            request = self._begin("all_gather", lambda: self.backend._allgather_base(whole, given), (whole, given))
             return self._settled(request, room)
         mine = targets[self.index]
         if mine.data_ptr() != source.data_ptr():
@@ -137,7 +139,7 @@ class C10dCommunicator(Skeleton):
             whole = gathered(sources)
             return self._begin(
                 "reduce_scatter",
-                lambda: self._backend._reduce_scatter_base(target, whole, options),
+                lambda: self.backend._reduce_scatter_base(target, whole, options),
                 (target, whole),
             )
         requests = [
@@ -151,7 +153,7 @@ class C10dCommunicator(Skeleton):
         coming, going = ([t.numel() * t.element_size() for t in tensors] for tensors in (targets, sources))
         request = self._begin(
             "all_to_all",
-            lambda: self._backend.alltoall_base(output, whole, coming, going, dist.AllToAllOptions()),
+            lambda: self.backend.alltoall_base(output, whole, coming, going, dist.AllToAllOptions()),
             (output, whole),
         )
         return self._settled(request, room)
@@ -166,13 +168,13 @@ class C10dCommunicator(Skeleton):
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> Request:
         calls = [
             partial(call, [as_bytes(tensor)], place, 0)
-            for call, messages in ((self._backend.recv, receives), (self._backend.send, sends))
+            for call, messages in ((self.backend.recv, receives), (self.backend.send, sends))
             for tensor, place in messages
         ]
         return self._together("exchange", calls, (sends, receives), self._vendor.polls)
 
     def start_barrier(self) -> Request:
-        return self._begin("barrier", lambda: self._backend.barrier(dist.BarrierOptions()), None)
+        return self._begin("barrier", lambda: self.backend.barrier(dist.BarrierOptions()), None)
 
     def _together(self, name: str, calls: Sequence[Callable[[], Any]], keep: object, polls: bool = True) -> Request:
         """Several calls as one request, grouped where the library needs that."""
@@ -180,10 +182,10 @@ class C10dCommunicator(Skeleton):
             return Together([self._begin(name, call, keep, polls) for call in calls])
 
         def grouped() -> Any:
-            self._backend._start_coalescing()
+            self.backend._start_coalescing()
             for call in calls:
                 call()
-            return self._backend._end_coalescing()
+            return self.backend._end_coalescing()
 
         return self._begin(name, grouped, keep)
 
@@ -195,7 +197,7 @@ class C10dCommunicator(Skeleton):
             raise PeerError(f"{what} failed: {error}") from error
 
     def close(self, abandon: bool) -> None:
-        backend, self._backend = self._backend, None
+        backend, self.backend = self.backend, None
         if not abandon or backend is None:
             return
         # The destructor may join threads that wait for a dead or stuck peer: without an abort it must never run.

@@ -38,5 +38,6 @@ vendor = C10dVendor(
     version=_version,
     reduces=natives(arithmetic=_INTEGERS | _FLOATS, bitwise=frozenset()),
     groups=True,
+    averages=True,
     aborts=True,
 )
