@@ -92,7 +92,7 @@ class Caller:
         bound = self.group.bind(spec)
         tensors = {}
         for side, tensor in ((INPUT, source), (OUTPUT, target)):
-            expected = spec.extent(side, self.group.rank).length
+            expected = bound.lengths[side]
             if tensor is not None and expected:
                 if tensor.numel() != expected:
                     raise ArgumentError(f"the {side} has {tensor.numel()} elements where {expected} are needed")

@@ -43,7 +43,7 @@ class Operation:
         self.task, self.title, self.sequence, self.ordered = task, title, sequence, ordered
         self.timeout, self.finish = timeout, finish
         self.deadline = time.monotonic() + timeout
-        self.done = threading.Event()
+        self.done = False
         self.error: BaseException | None = None
         self._callbacks: list[Callable[[Operation], None]] = []
         self._lock = threading.Lock()
@@ -56,17 +56,17 @@ class Operation:
     def then(self, callback: Callable[[Operation], None]) -> None:
         """Call back when done, at once if it is."""
         with self._lock:
-            if not self.done.is_set():
+            if not self.done:
                 self._callbacks.append(callback)
                 return
         callback(self)
 
     def complete(self, error: BaseException | None) -> None:
         with self._lock:
-            if self.done.is_set():
+            if self.done:
                 return
             self.error = error
-            self.done.set()
+            self.done = True
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(self)
@@ -119,7 +119,7 @@ class Engine:
         self._waiters += 1
         pause = Pause()
         try:
-            while not operation.done.is_set():
+            while not operation.done:
                 if limit is not None and time.monotonic() >= limit:
                     return False
                 if self._lock.acquire(timeout=0.001):
@@ -182,33 +182,37 @@ class Engine:
 
     def _drive(self) -> bool:
         """One round of progress, under the lock; whether anything ended."""
-        ended = False
-        for operation in [*list(self._ordered)[:1], *list(self._beside)]:
-            try:
-                if not operation.task.advance():
-                    if time.monotonic() < operation.deadline:
-                        continue
-                    raise TimeoutError(f"Timed out after {operation.timeout:g} s in {operation.task.describe()}")
-                if operation.finish is not None:
-                    operation.finish()
-            except HetcclError as error:
-                self.fail(self.explain(operation.title, operation.place, error))
-                return True
-            except Exception as error:
-                step = operation.task.describe()
-                wrapped = PeerError(f"{operation.title} failed in {step}: {error}")
-                wrapped.__cause__ = error
-                self.fail(self.explain(operation.title, operation.place, wrapped))
-                return True
-            ended = True
-            with self._wake:
-                if operation.ordered:
-                    if self._ordered and self._ordered[0] is operation:
-                        self._ordered.popleft()
-                elif operation in self._beside:
-                    self._beside.remove(operation)
-            operation.complete(None)
+        ended = bool(self._ordered) and self._advance(self._ordered[0])
+        if self._beside:
+            for operation in list(self._beside):
+                ended |= self._advance(operation)
         return ended
+
+    def _advance(self, operation: Operation) -> bool:
+        """Drive one operation; whether it ended. A failure is the whole group's."""
+        try:
+            if not operation.task.advance():
+                if time.monotonic() < operation.deadline:
+                    return False
+                raise TimeoutError(f"Timed out after {operation.timeout:g} s in {operation.task.describe()}")
+            if operation.finish is not None:
+                operation.finish()
+        except HetcclError as error:
+            self.fail(self.explain(operation.title, operation.place, error))
+            return True
+        except Exception as error:
+            wrapped = PeerError(f"{operation.title} failed in {operation.task.describe()}: {error}")
+            wrapped.__cause__ = error
+            self.fail(self.explain(operation.title, operation.place, wrapped))
+            return True
+        with self._wake:
+            if operation.ordered:
+                if self._ordered and self._ordered[0] is operation:
+                    self._ordered.popleft()
+            elif operation in self._beside:
+                self._beside.remove(operation)
+        operation.complete(None)
+        return True
 
 
 class Pause:

@@ -15,8 +15,8 @@ import torch
 
 from ..errors import HetcclError
 from ..plan.plan import Plan
-from ..plan.program import Call, Move, Op, Piece, Program, Receive, Reduce, Send, Set
-from ..readers.reference import lane_of
+from ..plan.program import Call, Move, Op, Piece, Program, Receive, Reduce, Send, Set, lane_of
+from ..plan.spec import INPUT, OUTPUT
 from ..reduction import Reduction
 from ..request import Request, Script
 from ..transports.fabric import Fabric
@@ -37,6 +37,12 @@ class Bound:
 
     plan: Plan
     program: Program
+
+    @cached_property
+    def lengths(self) -> dict[str, int]:
+        """Elements of this rank's input and output."""
+        spec, rank = self.plan.spec, self.program.rank
+        return {side: spec.extent(side, rank).length for side in (INPUT, OUTPUT)}
 
     @cached_property
     def lanes(self) -> tuple[tuple[int, ...], ...]:

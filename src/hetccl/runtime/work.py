@@ -41,10 +41,10 @@ class Work(dist._Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        return self._operation.done.is_set()
+        return self._operation.done
 
     def is_success(self) -> bool:
-        return self._operation.done.is_set() and self._operation.error is None
+        return self._operation.done and self._operation.error is None
 
     def exception(self) -> BaseException | None:
         return self._operation.error
