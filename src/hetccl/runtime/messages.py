@@ -1,6 +1,7 @@
 """Point-to-point calls: one message over the path between two ranks, apart from the collectives' messages.
 
-All of them use our own paths, inside a cluster as well, since a receive from any source must see every sender.
+All of them use our own paths, inside a cluster as well, since a receive from any source must see every sender; what a
+rank sends to itself needs no path.
 Messages of one pair and tag keep their order.
 """
 
@@ -14,6 +15,7 @@ import torch
 
 from ..request import Request
 from ..transports.fabric import Fabric
+from .loopback import Loopback
 
 
 class Mailbox:
@@ -21,20 +23,25 @@ class Mailbox:
 
     def __init__(self, fabric: Fabric, rank: int, size: int) -> None:
         self.fabric, self.rank, self.size = fabric, rank, size
+        self._own = Loopback()
         self._numbers: dict[tuple[int, int, int], Iterator[int]] = defaultdict(itertools.count)
 
     def send(self, data: torch.Tensor, peer: int, tag: int) -> Request:
+        if peer == self.rank:
+            return self._own.send(data, tag)
         number = next(self._numbers[self.rank, peer, tag])
         return self.fabric.sender(peer, f"tag{tag}").send([data], number)
 
     def receive(self, data: torch.Tensor, peer: int, tag: int) -> Request:
+        if peer == self.rank:
+            return self._own.receive(data, tag)
         number = next(self._numbers[peer, self.rank, tag])
         return self.fabric.receiver(peer, f"tag{tag}").receive([data], number)
 
     def arrived(self, tag: int) -> int | None:
         """A rank from which a message with this tag has begun to arrive."""
         for peer in range(self.size):
-            if peer != self.rank and self.fabric.receiver(peer, f"tag{tag}").poll():
+            if self._own.arrived(tag) if peer == self.rank else self.fabric.receiver(peer, f"tag{tag}").poll():
                 return peer
         return None
 
