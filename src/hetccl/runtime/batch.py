@@ -11,13 +11,12 @@ import torch
 import torch.distributed as dist
 
 from ..errors import HetcclError, TimeoutError
-from .work import Work
 
 
 class Batch(dist._Work):
     """Done when all of several works are done, and failed if any of them failed."""
 
-    def __init__(self, works: Sequence[Work]) -> None:
+    def __init__(self, works: Sequence[Any]) -> None:
         super().__init__()
         self._works = tuple(works)
 

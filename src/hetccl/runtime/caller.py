@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import zlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -10,10 +9,11 @@ from typing import Any
 
 import torch
 
-from ..errors import ArgumentError
+from ..errors import DesyncError
 from ..plan.spec import INPUT, OUTPUT, Operation, Spec
 from ..reduction import Reduction
-from .engine import Operation as Call
+from .call import Call
+from .engine import Operation as Started
 from .engine import Task
 from .exchange import Compiled, Exchange, compiled
 from .execution import Execution
@@ -28,7 +28,7 @@ class Caller:
 
     def __init__(self, group: Group) -> None:
         self.group = group
-        self._sequence = itertools.count(1)
+        self._last = 0
         self._compiled: dict[Spec, Compiled | None] = {}
         self._mailbox = Mailbox(group.fabric, group.rank, group.size)
 
@@ -36,48 +36,49 @@ class Caller:
         """The call in words, as errors and the comparison between ranks show it; alike on all ranks."""
         return _title(name, tuple((t.dtype, t.shape) for t in tensors[:4]), len(tensors), detail)
 
+    def call(self, title: str, awaited: bool = False, numbered: bool = True) -> Call:
+        """The call as errors name it, with the number that it gets unless it is refused."""
+        return Call(title, self.group.titles[self.group.rank], self._last + 1 if numbered else 0, awaited)
+
     def collective(
         self,
         spec: Spec,
-        title: str,
+        call: Call,
         source: torch.Tensor | None,
         target: torch.Tensor | None,
         result: list[Any],
         finish: Callable[[], None] | None = None,
     ) -> Work:
         """Run a planned collective on this rank's flat input and output."""
-        sequence = next(self._sequence)
-        task = self._task(spec, source, target, sequence)
-        self._record(sequence, title, self.group.bind(spec).plan.digest)
-        return self._submit(task, title, sequence, result, finish)
+        task = self.task(spec, source, target, call)
+        self.announce(call, self.group.bind(spec).plan.digest)
+        return self.submit(task, call, result, finish)
 
-    def announce(self, title: str, plan: str) -> int:
-        """Number a call and have it compared with the other ranks'."""
-        sequence = next(self._sequence)
-        self._record(sequence, title, plan)
-        return sequence
+    def announce(self, call: Call, plan: str) -> None:
+        """Take the call's number, and have it compared with the other ranks'.
 
-    def queue(self, task: Task, title: str, sequence: int) -> Work:
-        """Run an announced task in its turn."""
-        return self._submit(task, title, sequence, [], None)
+        This comes after everything that may refuse the call, so that a rank which refused one is not shifted against
+        the others. Shapes may differ where the number of elements does not: the plan and the dtype are what must agree.
+        """
+        self._last = call.sequence
+        self.group.control.record(call.sequence, _fingerprint(call.title, plan), call.title)
 
     def uneven_all_to_all(
-        self, title: str, source: torch.Tensor, target: torch.Tensor, sizes: list[int], wanted: list[int],
+        self, call: Call, source: torch.Tensor, target: torch.Tensor, sizes: list[int], wanted: list[int],
         result: list[Any], finish: Callable[[], None] | None,
     ) -> Work:  # fmt: skip
         """Exchange what everyone sends to everyone, then plan with it. `sizes` and `wanted` in elements of bytes."""
-        sequence = next(self._sequence)
-        task = _AllToAll(self, title, source, target, sizes, wanted, sequence)
-        self._record(sequence, title, "uneven")
-        return self._submit(task, title, sequence, result, finish)
+        task = _AllToAll(self, call, source, target, sizes, wanted)
+        self.announce(call, "uneven")
+        return self.submit(task, call, result, finish)
 
-    def send(self, title: str, tensor: torch.Tensor, peer: int, tag: int) -> Work:
+    def send(self, call: Call, tensor: torch.Tensor, peer: int, tag: int) -> Work:
         """Messages of one pair and tag keep their order."""
         request = self._mailbox.send(as_bytes(tensor), peer, tag)
-        return self._submit(Message(request), title, 0, [tensor], None, ordered=False)
+        return self.submit(Message(request), call, [tensor])
 
     def receive(
-        self, title: str, tensor: torch.Tensor, peer: int | None, tag: int, finish: Callable[[], None] | None
+        self, call: Call, tensor: torch.Tensor, peer: int | None, tag: int, finish: Callable[[], None] | None
     ) -> Work:
         """From `peer`, or from whoever sends first where it is None."""
         data, source = as_bytes(tensor), [] if peer is None else [peer]
@@ -86,16 +87,17 @@ class Caller:
             task = AnySource(self._mailbox, data, tag, source)
         else:
             task = Message(self._mailbox.receive(data, peer, tag))
-        return self._submit(task, title, 0, [tensor], finish, ordered=False, source=source)
+        return self.submit(task, call, [tensor], finish, source)
 
-    def _task(self, spec: Spec, source: torch.Tensor | None, target: torch.Tensor | None, sequence: int) -> Task:
+    def task(self, spec: Spec, source: torch.Tensor | None, target: torch.Tensor | None, call: Call) -> Task:
+        """What runs the spec's plan. Raises ArgumentError where the tensors do not fit it."""
         bound = self.group.bind(spec)
         tensors = {}
         for side, tensor in ((INPUT, source), (OUTPUT, target)):
             expected = bound.lengths[side]
             if tensor is not None and expected:
                 if tensor.numel() != expected:
-                    raise ArgumentError(f"the {side} has {tensor.numel()} elements where {expected} are needed")
+                    raise call.refusal(f"the {side} has {tensor.numel()} elements; pass {expected}")
                 tensors[side] = tensor
         dtype = next((t.dtype for t in tensors.values()), torch.uint8)
         if spec not in self._compiled:
@@ -103,26 +105,21 @@ class Caller:
             self._compiled[spec] = compiled(bound, self.group.means, dtype, device)
         fast = self._compiled[spec]
         if fast is not None:
-            return Exchange(fast, tensors, sequence)
-        return Execution(self.group.means, bound, tensors, dtype, sequence)
+            return Exchange(fast, tensors, call.sequence)
+        return Execution(self.group.means, bound, tensors, dtype, call.sequence)
 
-    def _record(self, sequence: int, title: str, plan: str) -> None:
-        """Shapes may differ where the number of elements does not: the plan and the dtype are what must agree."""
-        self.group.control.record(sequence, _fingerprint(title, plan), title)
-
-    def _submit(
+    def submit(
         self,
         task: Task,
-        title: str,
-        sequence: int,
+        call: Call,
         result: list[Any],
-        finish: Callable[[], None] | None,
-        ordered: bool = True,
+        finish: Callable[[], None] | None = None,
         source: list[int] | None = None,
     ) -> Work:
-        call = Call(task, title, sequence, self.group.timeout, finish, ordered)
-        self.group.engine.submit(call)
-        return Work(self.group.engine, call, result, source)
+        """Have the engine run the task of a call."""
+        started = Started(task, call.title, call.sequence, self.group.timeout, finish)
+        self.group.engine.submit(started, call.awaited)
+        return Work(self.group.engine, started, result, source)
 
 
 @lru_cache(maxsize=4096)
@@ -143,16 +140,16 @@ class _AllToAll:
     """An all_to_all of uneven blocks: first everyone's sizes, then the blocks."""
 
     def __init__(
-        self, caller: Caller, title: str, source: torch.Tensor, target: torch.Tensor,
-        sizes: list[int], wanted: list[int], sequence: int,
+        self, caller: Caller, call: Call, source: torch.Tensor, target: torch.Tensor,
+        sizes: list[int], wanted: list[int],
     ) -> None:  # fmt: skip
-        self._caller, self._title, self._sequence = caller, title, sequence
+        self._caller, self._call = caller, call
         self._source, self._target, self._wanted = source, target, wanted
         ranks = caller.group.size
         self._matrix = torch.empty(ranks * ranks, dtype=torch.int64)
         spec = Spec(Operation.ALL_GATHER, ranks, (8 * ranks,))
         row = torch.tensor(sizes, dtype=torch.int64)
-        self._sizes: Task | None = caller._task(spec, as_bytes(row), as_bytes(self._matrix), sequence)
+        self._sizes: Task | None = caller.task(spec, as_bytes(row), as_bytes(self._matrix), call)
         self._blocks: Task | None = None
 
     def advance(self) -> bool:
@@ -165,12 +162,12 @@ class _AllToAll:
             coming = list(sizes[group.rank :: group.size])
             if coming != self._wanted:
                 other = next(r for r in range(group.size) if coming[r] != self._wanted[r])
-                raise ArgumentError(
-                    f"{self._title}: {group.titles[other]} sends {coming[other]} bytes to rank {group.rank}, which"
+                raise DesyncError(
+                    f"{group.titles[other]} sends {coming[other]} bytes to rank {group.rank}, which"
                     f" expects {self._wanted[other]}; make its output split what the sender's input split is"
                 )
             spec = Spec(Operation.ALL_TO_ALL, group.size, sizes)
-            self._blocks = self._caller._task(spec, self._source, self._target, self._sequence)
+            self._blocks = self._caller.task(spec, self._source, self._target, self._call)
         return self._blocks.advance()
 
     def describe(self) -> str:

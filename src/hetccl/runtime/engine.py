@@ -37,21 +37,18 @@ class Operation:
         sequence: int,
         timeout: float,
         finish: Callable[[], None] | None = None,
-        ordered: bool = True,
     ) -> None:
-        """`title` is the call in words; `finish` runs once the task is done (copies results out)."""
-        self.task, self.title, self.sequence, self.ordered = task, title, sequence, ordered
+        """`title` is the call in words; `finish` runs once the task is done (copies results out).
+
+        `sequence` is the number that all ranks count alike; 0 for point to point, which is in no order.
+        """
+        self.task, self.title, self.sequence, self.ordered = task, title, sequence, sequence > 0
         self.timeout, self.finish = timeout, finish
         self.deadline = time.monotonic() + timeout
         self.done = False
         self.error: BaseException | None = None
         self._callbacks: list[Callable[[Operation], None]] = []
         self._lock = threading.Lock()
-
-    @property
-    def place(self) -> int | None:
-        """Its sequence number, if it is one of those that all ranks count alike."""
-        return self.sequence if self.ordered else None
 
     def then(self, callback: Callable[[Operation], None]) -> None:
         """Call back when done, at once if it is."""
@@ -75,7 +72,7 @@ class Operation:
 class Engine:
     """Drives a group's operations. `explain` may turn a local failure into a better-informed one."""
 
-    def __init__(self, name: str, explain: Callable[[str, int | None, HetcclError], HetcclError]) -> None:
+    def __init__(self, name: str, explain: Callable[[str, int, HetcclError], HetcclError]) -> None:
         self._name, self.explain = name, explain
         self._lock = threading.Lock()
         self._wake = threading.Condition()
@@ -198,12 +195,12 @@ class Engine:
             if operation.finish is not None:
                 operation.finish()
         except HetcclError as error:
-            self.fail(self.explain(operation.title, operation.place, error))
+            self.fail(self.explain(operation.title, operation.sequence, error))
             return True
         except Exception as error:
             wrapped = PeerError(f"{operation.title} failed in {operation.task.describe()}: {error}")
             wrapped.__cause__ = error
-            self.fail(self.explain(operation.title, operation.place, wrapped))
+            self.fail(self.explain(operation.title, operation.sequence, wrapped))
             return True
         with self._wake:
             if operation.ordered:

@@ -152,11 +152,12 @@ class Group:
             bound = self._bound[spec] = Bound(plan, lower(plan, self.topology, self.rank))
         return bound
 
-    def _explain(self, title: str, sequence: int | None, error: HetcclError) -> HetcclError:
-        described = f"{error} in {title} (operation {sequence or 0}) on {self.titles[self.rank]}"
+    def _explain(self, title: str, sequence: int, error: HetcclError) -> HetcclError:
+        number = f" (operation {sequence})" if sequence else ""
+        described = f"{error} in {title}{number} on {self.titles[self.rank]}"
         named = type(error)(described)
         named.__cause__ = error.__cause__
-        return self.control.explain(sequence, named)
+        return self.control.explain(sequence or None, named)
 
     def close(self, abandon: bool = False) -> None:
         """Release threads, sockets, memory and communicators. With a fault or `abandon`, wait for nobody."""

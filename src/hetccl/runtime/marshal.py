@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ..errors import ArgumentError, UnsupportedError
+from ..errors import UnsupportedError
 from ..reduction import Reduction, combinable
+from .call import Call
 from .memory import adjacent, flat
 
 _REDUCTIONS = {
@@ -70,36 +72,52 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(torch.uint8)
 
 
-def for_reduction(tensor: torch.Tensor, reduction: Reduction, title: str) -> tuple[torch.Tensor, Reduction]:
+def for_reduction(tensor: torch.Tensor, operation: Any, call: Call) -> tuple[torch.Tensor, Reduction]:
     """The view and reduction by which libraries can reduce this tensor. Raises UnsupportedError where nobody can."""
-    dtype = tensor.dtype
+    reduction, dtype = reduction_of(operation), tensor.dtype
+    if reduction is None:
+        known = ", ".join(reduction.name for reduction in Reduction)
+        raise call.refusal(f"this reduction is not supported; use one of {known}", UnsupportedError)
+    if scale_of(operation) is not None and not (dtype.is_floating_point or dtype.is_complex):
+        raise call.refusal(f"PREMUL_SUM scales, which {dtype} cannot hold; pass a floating dtype", UnsupportedError)
     if dtype is torch.bool and reduction is not Reduction.AVG:
         return tensor.view(torch.uint8), _LOGICAL.get(reduction, reduction)
     if dtype.is_complex and reduction in (Reduction.SUM, Reduction.AVG):
         return torch.view_as_real(tensor).view(-1), reduction
     if not combinable(reduction, dtype):
-        raise UnsupportedError(f"{title}: {reduction.value} of {dtype} can be done by no library in the group")
+        raise call.refusal(
+            f"{reduction.value} of {dtype} can be done by no library in the group; pass another dtype or reduction",
+            UnsupportedError,
+        )
     return tensor, reduction
 
 
-def reduction_of(operation: object, title: str) -> Reduction:
-    """torch's ReduceOp as ours."""
+def scale_of(operation: Any) -> float | torch.Tensor | None:
+    """The factor of a PREMUL_SUM, None for all other reductions. torch shows it only in the pickled state."""
+    if getattr(operation, "op", operation) != dist.ReduceOp.PREMUL_SUM:
+        return None
+    state = operation.__getstate__()
+    return state[1] if isinstance(state, tuple) else None
+
+
+def reduction_of(operation: Any) -> Reduction | None:
+    """torch's ReduceOp as ours; a PREMUL_SUM is the sum of scaled inputs. None for what is not supported."""
     kind = getattr(operation, "op", operation)
     for theirs, ours in _REDUCTIONS.items():
         if kind == theirs or operation == theirs:
             return ours
-    raise UnsupportedError(f"{title}: the reduction {operation} is not supported; use one of SUM, AVG, MAX, MIN, …")
+    return Reduction.SUM if scale_of(operation) is not None else None
 
 
-def check(tensors: Sequence[torch.Tensor], devices: Sequence[str], vendor: str, title: str) -> None:
+def check(tensors: Sequence[torch.Tensor], devices: Sequence[str], vendor: str, call: Call) -> None:
     """Raise ArgumentError for what cannot be sent: other devices, sparse tensors, mixed dtypes."""
     for tensor in tensors:
         if tensor.layout is not torch.strided:
-            raise ArgumentError(f"{title}: the tensor is {tensor.layout}; pass a dense one (tensor.to_dense())")
+            raise call.refusal(f"the tensor is {tensor.layout}; pass a dense one (tensor.to_dense())")
         if tensor.device.type not in devices:
-            raise ArgumentError(
-                f"{title}: the tensor is on {tensor.device}, but this rank's vendor {vendor} takes"
-                f" {' or '.join(devices)}; move it with tensor.to()"
+            raise call.refusal(
+                f"the tensor is on {tensor.device}, but this rank's vendor {vendor} takes {' or '.join(devices)};"
+                " move it with tensor.to()"
             )
         if tensor.dtype is not tensors[0].dtype:
-            raise ArgumentError(f"{title}: the tensors mix {tensors[0].dtype} and {tensor.dtype}; pass one dtype")
+            raise call.refusal(f"the tensors mix {tensors[0].dtype} and {tensor.dtype}; pass one dtype")

@@ -15,14 +15,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .backend import ProcessGroup
-from .errors import HetcclError, PeerError, TimeoutError
-from .reduction import Reduction
-from .runtime.group import Group
-from .runtime.marshal import reduction_of
-from .vendors.c10d import C10dVendor
+from ..errors import HetcclError, PeerError, TimeoutError
+from ..reduction import Reduction
+from ..runtime.call import Call
+from ..runtime.group import Group
+from ..runtime.marshal import reduction_of
+from ..vendors.c10d import C10dVendor
+from .base import Tensors
+from .group import ProcessGroup
+from .reductions import name_of
 
-Tensors = Sequence[torch.Tensor]
 _SLICE = timedelta(milliseconds=100)
 """How often a wait looks whether a peer died, of which the library itself may not know."""
 
@@ -37,35 +39,34 @@ class NativeGroup(ProcessGroup):
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
         if len(tensors) == 1 and self._reduces(tensors, opts):
-            return self._call("all_reduce", tensors, _reduction(opts), lambda: self._backend.allreduce(tensors, opts))
+            call = self._call("all_reduce", tensors, opts, _reduction(opts))
+            return self._go(call, lambda: self._backend.allreduce(tensors, *_given(opts)))
         return super().allreduce(tensors, opts)
 
     def reduce(self, tensors: Tensors, opts: Any) -> Any:
-        if not self._vendor.reduces_in_place and self._reduces(tensors, opts):  # others' input must stay
-            detail = f"{_reduction(opts)}, root {opts.rootRank}"
-            return self._call("reduce", tensors, detail, lambda: self._backend.reduce(tensors, opts))
+        if not self._vendor.reduces_in_place and self._reduces(tensors, opts):  # the other ranks' input must stay
+            call = self._rooted("reduce", tensors, opts, _reduction(opts))
+            return self._go(call, lambda: self._backend.reduce(tensors, opts))
         return super().reduce(tensors, opts)
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Any:
         if self._moves(tensors):
-            detail = f", root {opts.rootRank}"
-            return self._call("broadcast", tensors, detail, lambda: self._backend.broadcast(tensors, opts))
+            call = self._rooted("broadcast", tensors, opts)
+            return self._go(call, lambda: self._backend.broadcast(tensors, opts))
         return super().broadcast(tensors, opts)
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
-        tensors = [*inputs, *outputs[0]]
-        if len(outputs[0]) == self.size() and self._moves(tensors) and _alike(tensors):
-            return self._call("all_gather", inputs, "", lambda: self._backend.allgather(outputs, inputs, *_given(opts)))
+        tensors = [*outputs[0], *inputs]
+        alike = len({tensor.numel() for tensor in tensors}) == 1
+        if len(outputs[0]) == self.size() and self._moves(tensors) and alike:
+            call = self._call("all_gather", outputs[0], opts)
+            return self._go(call, lambda: self._backend.allgather(outputs, inputs, *_given(opts)))
         return super().allgather(outputs, inputs, opts)
 
     def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         if output.numel() == source.numel() * self.size() and self._moves([output, source]):
-            return self._call(
-                "all_gather_into_tensor",
-                [source],
-                "",
-                lambda: self._backend._allgather_base(output, source, *_given(opts)),
-            )
+            call = self._call("all_gather_into_tensor", [output], opts)
+            return self._go(call, lambda: self._backend._allgather_base(output, source, *_given(opts)))
         return super().all_gather_single(output, source, opts)
 
     _allgather_base = all_gather_single
@@ -73,18 +74,15 @@ class NativeGroup(ProcessGroup):
     def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         fits = source.numel() == output.numel() * self.size()
         if fits and self._vendor.reduce_scatters and self._reduces([output, source], opts):
-            return self._call(
-                "reduce_scatter_tensor",
-                [source],
-                _reduction(opts),
-                lambda: self._backend._reduce_scatter_base(output, source, *_given(opts)),
-            )
+            call = self._call("reduce_scatter_tensor", [source], opts, _reduction(opts))
+            return self._go(call, lambda: self._backend._reduce_scatter_base(output, source, *_given(opts)))
         return super().reduce_scatter_single(output, source, opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
     def barrier(self, opts: Any = None) -> Any:
-        return self._call("barrier", [], "", lambda: self._backend.barrier(opts or dist.BarrierOptions()))
+        call = self._call("barrier", [], opts)
+        return self._go(call, lambda: self._backend.barrier(opts or dist.BarrierOptions()))
 
     def _moves(self, tensors: Tensors) -> bool:
         """Whether the library takes these tensors as they are."""
@@ -94,33 +92,30 @@ class NativeGroup(ProcessGroup):
         )
 
     def _reduces(self, tensors: Tensors, opts: Any) -> bool:
-        if not self._moves(tensors):
+        reduction = reduction_of(opts.reduceOp if opts is not None else dist.ReduceOp.SUM)
+        if reduction is None or (reduction is Reduction.AVG and not self._vendor.averages):
             return False
-        reduction = reduction_of(opts.reduceOp if opts is not None else dist.ReduceOp.SUM, "")
-        if reduction is Reduction.AVG and not self._vendor.averages:
-            return False
-        return self._vendor.supports(reduction, tensors[0].dtype)
+        return self._moves(tensors) and self._vendor.supports(reduction, tensors[0].dtype)
 
-    def _call(self, name: str, tensors: Tensors, detail: str, start: Callable[[], Any]) -> Any:
+    def _go(self, call: Call, start: Callable[[], Any]) -> Any:
         """Begin now, or, while a call that took the other way is in flight, in its turn."""
-        caller, engine = self._caller, self.group.engine
-        title = caller.title(name, tensors, detail)
-        sequence = caller.announce(title, "native")
-        if engine.quiet():
-            if engine.fault is not None:
-                raise engine.about(title)
-            work: Any = NativeWork(self.group, _started(start, title), title, sequence)
-            return self._note(work)
-        return self._note(caller.queue(_Turn(start, title), title, sequence))
+        engine = self.group.engine
+        self._caller.announce(call, "native")
+        if not engine.quiet():
+            return self._note(self._caller.submit(_Turn(start, call), call, []))
+        if engine.fault is not None:
+            raise engine.about(call.title)
+        return self._note(NativeWork(self.group, call, _started(start, call)))
 
 
 class NativeWork(dist._Work):
     """The library's own work, with our deadline and our errors."""
 
-    def __init__(self, group: Group, work: Any, title: str, sequence: int) -> None:
+    def __init__(self, group: Group, call: Call, work: Any) -> None:
         super().__init__()
-        self._group, self._work, self._title, self._sequence = group, work, title, sequence
+        self._group, self._call, self._work = group, call, work
         self._deadline = time.monotonic() + group.timeout
+        self._error: BaseException | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait as the library does: its stream's order on a device, the end of the operation on a CPU."""
@@ -131,20 +126,21 @@ class NativeWork(dist._Work):
                 return True
             except RuntimeError as error:
                 if "timed out" not in str(error).lower() or self._work.is_completed():
-                    raise self._failed(PeerError(f"{self._title} failed: {error}")) from error
+                    raise self._failed(PeerError(f"{self._call.title} failed: {error}")) from error
             if self._group.engine.fault is not None:
-                raise self._group.engine.about(self._title)
+                raise self._group.engine.about(self._call.title)
             now = time.monotonic()
             if limit is not None and now >= limit:
-                raise TimeoutError(f"Timed out in wait(timeout) for {self._title}; the operation goes on.")
+                raise TimeoutError(f"Timed out in wait(timeout) for {self._call.title}; the operation goes on.")
             if now >= self._deadline:
                 raise self._failed(TimeoutError(f"Timed out after {self._group.timeout:g} s in the vendor library"))
 
     def _failed(self, error: HetcclError) -> BaseException:
         """Tell the group, and learn from it who is to blame."""
         engine = self._group.engine
-        engine.fail(engine.explain(self._title, self._sequence, error))
-        return engine.about(self._title)
+        engine.fail(engine.explain(self._call.title, self._call.sequence, error))
+        self._error = engine.about(self._call.title)
+        return self._error
 
     def synchronize(self) -> None:
         self._work.synchronize()
@@ -153,10 +149,10 @@ class NativeWork(dist._Work):
         return bool(self._work.is_completed())
 
     def is_success(self) -> bool:
-        return self.is_completed() and self._work.exception() is None
+        return self.is_completed() and self._error is None
 
-    def exception(self) -> Any:
-        return self._work.exception()
+    def exception(self) -> BaseException | None:
+        return self._error
 
     def result(self) -> Any:
         return self._work.result()
@@ -168,13 +164,13 @@ class NativeWork(dist._Work):
 class _Turn:
     """A task of the engine: a native call that waits for its place in the order of calls."""
 
-    def __init__(self, start: Callable[[], Any], title: str) -> None:
-        self._start, self._title = start, title
+    def __init__(self, start: Callable[[], Any], call: Call) -> None:
+        self._start, self._call = start, call
         self._work: Any = None
 
     def advance(self) -> bool:
         if self._work is None:
-            self._work = _started(self._start, self._title)
+            self._work = _started(self._start, self._call)
         if not self._work.is_completed():
             return False
         self._work.wait()
@@ -184,21 +180,16 @@ class _Turn:
         return "the vendor library" if self._work is not None else "the turn of this call"
 
 
-def _started(start: Callable[[], Any], title: str) -> Any:
+def _started(start: Callable[[], Any], call: Call) -> Any:
     try:
         return start()
     except (RuntimeError, ValueError) as error:
-        raise PeerError(f"{title} failed in the vendor library: {error}") from error
+        raise call.refusal(f"the vendor library refused it: {error}") from error
 
 
 def _given(opts: Any) -> tuple[Any, ...]:
     return () if opts is None else (opts,)
 
 
-def _alike(tensors: Tensors) -> bool:
-    return len({tensor.numel() for tensor in tensors}) == 1
-
-
 def _reduction(opts: Any) -> str:
-    operation = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
-    return f", {str(getattr(operation, 'op', operation)).rpartition('.')[2]}"
+    return f", {name_of(opts.reduceOp if opts is not None else dist.ReduceOp.SUM)}"
