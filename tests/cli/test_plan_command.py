@@ -28,13 +28,29 @@ def test_the_plan_in_words(topology: str) -> None:
 
 
 def test_the_plan_as_json(topology: str) -> None:
-    result = CliRunner().invoke(app, ["plan", "all_gather", "3000", "--topology", topology, "--json"])
+    result = CliRunner().invoke(
+        app, ["plan", "all_gather", "3000", "--algorithm", "bandwidth", "--topology", topology, "--json"]
+    )
     document = json.loads(result.output)
     assert document["explanation"]["crossing"] == document["explanation"]["crossing_bound"]
     assert Plan.from_json(json.dumps(document["plan"])).spec.ranks == 3
 
 
-@pytest.mark.parametrize("arguments", [["dance", "1"], ["all_reduce", "much"], ["all_reduce", "1", "--dtype", "x"]])
+def test_a_small_message_takes_a_latency_plan(topology: str) -> None:
+    result = CliRunner().invoke(app, ["plan", "all_reduce", "8", "--topology", topology])
+    assert "direct" in result.output
+    assert "each straight to each" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["dance", "1"],
+        ["all_reduce", "much"],
+        ["all_reduce", "1", "--dtype", "x"],
+        ["all_reduce", "1", "--algorithm", "x"],
+    ],
+)
 def test_mistakes_are_named(topology: str, arguments: list[str]) -> None:
     result = CliRunner().invoke(app, ["plan", *arguments, "--topology", topology])
     assert isinstance(result.exception, HetcclError)

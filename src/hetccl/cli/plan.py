@@ -21,25 +21,27 @@ def plan(
     root: Annotated[int, typer.Option(help="Root of a rooted operation; sender of a send.")] = 0,
     combine: Annotated[str, typer.Option(help="auto, border, fill or add.")] = "auto",
     chunks: Annotated[int, typer.Option(help="0: by the cost model.", min=0)] = 0,
+    algorithm: Annotated[str, typer.Option(help="auto, bandwidth or latency.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the explanation and the plan as JSON.")] = False,
 ) -> None:
     """Print the steps of a collective, its bytes per cluster and border link, the bounds and the predicted time."""
     import torch
 
-    from ..config import COMBINE_MODES
+    from ..config import ALGORITHMS, COMBINE_MODES
     from ..explanation import describe
     from ..inspection import spec_of
     from ..plan.planner import Planner
     from ..topo import file as form
 
-    if combine not in COMBINE_MODES:
-        raise ConfigurationError(f"--combine {combine!r} must be one of {', '.join(COMBINE_MODES)}")
+    for name, value, choices in (("combine", combine, COMBINE_MODES), ("algorithm", algorithm, ALGORITHMS)):
+        if value not in choices:
+            raise ConfigurationError(f"--{name} {value!r} must be one of {', '.join(choices)}")
     kind = getattr(torch, dtype, None)
     if not isinstance(kind, torch.dtype):
         raise ConfigurationError(f"--dtype {dtype!r} is no torch dtype; write float32, bfloat16, int64, …")
     shape = form.load(topology)
     spec = spec_of(operation, parse_size(size) // kind.itemsize, kind, shape.size, reduction, root)
-    found = Planner(shape, combine, chunks).plan(spec)
+    found = Planner(shape, combine, chunks, algorithm).plan(spec)
     explained = describe(found, shape)
     if as_json:
         typer.echo(json.dumps({"explanation": explained.to_dict(), "plan": json.loads(found.to_json())}, indent=1))
