@@ -14,7 +14,7 @@ from torch.distributed import PrefixStore, Store
 
 from .. import transports, vendors
 from ..config import Config
-from ..errors import HetcclError, TimeoutError
+from ..errors import HetcclError, PeerError, TimeoutError
 from ..plan.layouts import combining_group
 from ..plan.lower import lower
 from ..plan.planner import Planner
@@ -49,10 +49,12 @@ class Group:
     def __init__(self, request: Request) -> None:
         self.request, self.rank, self.size = request, request.rank, request.size
         self.timeout = request.timeout.total_seconds()
-        self.config = Config.read()
         store = PrefixStore("hetccl", request.store)
-        place = locate(self.config, request.store)
+        if self.rank == 0:
+            store.set("secret", secrets.token_hex(32))  # before anything can fail: the others wait for it
         try:
+            self.config = Config.read()
+            place = locate(self.config, request.store)
             self.vendor: Vendor = vendors.find(self.config.vendor) if self.config.vendor else vendors.default()
             library = self.vendor.library()
             paths = transports.available(self.config.paths or None)
@@ -60,7 +62,7 @@ class Group:
             withdraw(store, self.rank, str(error))
             raise
         offers = tuple((path.name, offer) for path in paths if (offer := path.offers()) is not None)
-        self.endpoint = Endpoint(place.address, _secret(store, self.rank, request.timeout))
+        self.endpoint = Endpoint(place.address, _secret(store, request.timeout))
         self._closers: list[Any] = [self.endpoint.close]
         try:
             found = discover(
@@ -176,12 +178,20 @@ def title(rank: Rank) -> str:
     return f"rank {rank.rank} ({rank.host.split('/')[0]}, {rank.vendor})"
 
 
-def _secret(store: Store, rank: int, timeout: timedelta) -> bytes:
+def _secret(store: Store, timeout: timedelta) -> bytes:
     """The group's shared secret, made by rank 0; whoever can read the job's store belongs to the job."""
-    if rank == 0:
-        store.set("secret", secrets.token_hex(32))
-    store.wait(["secret"], timeout)
-    return bytes(store.get("secret"))
+    try:
+        store.wait(["secret"], timeout)
+        return bytes(store.get("secret"))
+    except RuntimeError as error:
+        try:
+            store.check(["secret"])
+        except RuntimeError:
+            raise PeerError(f"The job's store failed while the group was made: {error}") from None
+        raise TimeoutError(
+            f"Timed out after {timeout.total_seconds():g} s while the group was made: rank 0 never came; look at its"
+            " log, or whether it still runs."
+        ) from None
 
 
 _live: weakref.WeakSet[Group] = weakref.WeakSet()
