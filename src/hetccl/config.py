@@ -44,12 +44,12 @@ class Config:
     vendor: str = ""
     cluster: str = ""
     combine: str = "auto"
+    algorithm: str = "auto"
     paths: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
     host: str = ""
     topology: str = ""
     chunks: int = 0
-    algorithm: str = "auto"
     mpi_library: str = ""
 
     @classmethod

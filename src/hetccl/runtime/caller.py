@@ -119,7 +119,7 @@ class Caller:
         """Have the engine run the task of a call."""
         started = Started(task, call.title, call.sequence, self.group.timeout, finish)
         self.group.engine.submit(started, call.awaited)
-        return Work(self.group.engine, started, result, source)
+        return Work(self.group.engine, started, result, source, call.rank)
 
 
 @lru_cache(maxsize=4096)

@@ -102,7 +102,11 @@ class Control:
             else:
                 for wire in self._wires.values():
                     wire.send(report)
-        self._verdict.wait(patience)
+        if not self._verdict.wait(patience):
+            # Only rank 0 knows who did not come; that it is silent is what can be said without it.
+            silent = type(error)(f"{error}; {self._titles[0]}, which compares the ranks' calls, doesn't answer")
+            silent.__cause__ = error.__cause__
+            return self._verdict_error or silent
         return self._verdict_error or error
 
     def close(self) -> None:

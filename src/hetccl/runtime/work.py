@@ -17,21 +17,23 @@ class Work(dist._Work):
     """A handle on one operation; see torch.distributed.Work for the meaning of the methods."""
 
     def __init__(
-        self, engine: Engine, operation: Operation, result: list[Any], source: list[int] | None = None
+        self, engine: Engine, operation: Operation, result: list[Any], source: list[int] | None = None, rank: str = ""
     ) -> None:
-        """`source` holds the sender of a receive, once it is known."""
+        """`source` holds the sender of a receive, once it is known; `rank` is this rank as errors name it."""
         super().__init__()
         self._engine, self._operation, self._result = engine, operation, result
-        self._source = [] if source is None else source
+        self._source, self._rank = [] if source is None else source, rank
         self._future: torch.futures.Future[Any] | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until done; raise what went wrong, or TimeoutError where `timeout` passes first."""
         seconds = timeout.total_seconds() if timeout else None
         if not self._engine.wait(self._operation, seconds):
+            operation = self._operation
+            number = f" (operation {operation.sequence})" if operation.sequence else ""
             raise TimeoutError(
-                f"Timed out after {seconds:g} s of wait(timeout) for {self._operation.title}, now in "
-                f"{self._operation.task.describe()}; the operation goes on."
+                f"Timed out after {seconds:g} s of wait(timeout) in {operation.task.describe()} in"
+                f" {operation.title}{number} on {self._rank}; the operation goes on, so wait again"
             )
         if self._operation.error is not None:
             raise self._operation.error
