@@ -11,6 +11,7 @@ from typing import Any
 
 from ..runtime.group import Group, Request
 from .group import ProcessGroup
+from .hosted import hosted
 from .native import NativeGroup
 
 __all__ = ["NativeGroup", "ProcessGroup", "create"]
@@ -28,4 +29,5 @@ def create(options: Any, backend_options: Any) -> ProcessGroup:
         members=members,
     )
     group = Group(request)
-    return ProcessGroup(group) if group.backend is None else NativeGroup(group)
+    kind = ProcessGroup if group.backend is None else NativeGroup
+    return (kind if group.streams is None else hosted(kind, group.streams.device))(group)

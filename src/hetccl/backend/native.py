@@ -119,6 +119,9 @@ class NativeWork(dist._Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait as the library does: its stream's order on a device, the end of the operation on a CPU."""
+        if self._group.streams is not None:
+            self._work.wait()
+            return True
         limit = None if timeout is None else time.monotonic() + timeout.total_seconds()
         while True:
             try:

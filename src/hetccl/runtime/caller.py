@@ -20,6 +20,7 @@ from .execution import Execution
 from .group import Group
 from .marshal import as_bytes
 from .messages import AnySource, Mailbox, Message
+from .streams import StreamExecution, StreamMessage
 from .work import Work
 
 
@@ -52,7 +53,7 @@ class Caller:
         """Run a planned collective on this rank's flat input and output."""
         task = self.task(spec, source, target, call)
         self.announce(call, self.group.bind(spec).plan.digest)
-        return self.submit(task, call, result, finish)
+        return self.submit(task, call, result, finish, blocks=source is None and target is None)
 
     def announce(self, call: Call, plan: str) -> None:
         """Take the call's number, and have it compared with the other ranks'.
@@ -74,8 +75,11 @@ class Caller:
 
     def send(self, call: Call, tensor: torch.Tensor, peer: int, tag: int) -> Work:
         """Messages of one pair and tag keep their order."""
-        request = self._mailbox.send(as_bytes(tensor), peer, tag)
-        return self.submit(Message(request), call, [tensor])
+        data = as_bytes(tensor)
+        if self.group.streams is not None:
+            task = StreamMessage(self.group.streams, ("send", peer), lambda: self._mailbox.send(data, peer, tag))
+            return self.submit(task, call, [tensor])
+        return self.submit(Message(self._mailbox.send(data, peer, tag)), call, [tensor])
 
     def receive(
         self, call: Call, tensor: torch.Tensor, peer: int | None, tag: int, finish: Callable[[], None] | None
@@ -83,7 +87,11 @@ class Caller:
         """From `peer`, or from whoever sends first where it is None."""
         data, source = as_bytes(tensor), [] if peer is None else [peer]
         task: Task
-        if peer is None:
+        if self.group.streams is not None:
+            task = StreamMessage(
+                self.group.streams, ("receive", peer), lambda: self._mailbox.receive_any(data, peer, tag, source)
+            )
+        elif peer is None:
             task = AnySource(self._mailbox, data, tag, source)
         else:
             task = Message(self._mailbox.receive(data, peer, tag))
@@ -100,6 +108,8 @@ class Caller:
                     raise call.refusal(f"the {side} has {tensor.numel()} elements; pass {expected}")
                 tensors[side] = tensor
         dtype = next((t.dtype for t in tensors.values()), torch.uint8)
+        if self.group.streams is not None:
+            return StreamExecution(self.group.means, bound, tensors, dtype, call.sequence, self.group.streams)
         if spec not in self._compiled:
             device = next((t.device for t in tensors.values()), torch.device("cpu"))
             self._compiled[spec] = compiled(bound, self.group.means, dtype, device)
@@ -115,11 +125,15 @@ class Caller:
         result: list[Any],
         finish: Callable[[], None] | None = None,
         source: list[int] | None = None,
+        blocks: bool = False,
     ) -> Work:
-        """Have the engine run the task of a call."""
+        """Have the engine run the task of a call. `blocks`: to wait for it means to be held up, also on a device."""
+        if hasattr(task, "finally_do"):  # on streams, where the engine's end of a task is no end of its data
+            task.finally_do(finish)
+            finish = None
         started = Started(task, call.title, call.sequence, self.group.timeout, finish)
         self.group.engine.submit(started, call.awaited)
-        return Work(self.group.engine, started, result, source, call.rank)
+        return Work(self.group.engine, started, result, source, call.rank, None if blocks else self.group.streams)
 
 
 @lru_cache(maxsize=4096)
@@ -146,16 +160,34 @@ class _AllToAll:
         self._caller, self._call = caller, call
         self._source, self._target, self._wanted = source, target, wanted
         ranks = caller.group.size
-        self._matrix = torch.empty(ranks * ranks, dtype=torch.int64)
+        device = caller.group.means.device
+        self._matrix = torch.empty(ranks * ranks, dtype=torch.int64, device=device)
         spec = Spec(Operation.ALL_GATHER, ranks, (8 * ranks,))
-        row = torch.tensor(sizes, dtype=torch.int64)
+        row = torch.tensor(sizes, dtype=torch.int64, device=device)
         self._sizes: Task | None = caller.task(spec, as_bytes(row), as_bytes(self._matrix), call)
         self._blocks: Task | None = None
+        self._finish: Callable[[], None] | None = None
+        self._placed = False
+        if caller.group.streams is not None:
+            self.finally_do, self.settled = self._keep, self._settled
+
+    @property
+    def event(self) -> Any:
+        return getattr(self._blocks, "event", None)
+
+    def _keep(self, finish: Callable[[], None] | None) -> None:
+        self._finish = finish
+
+    def _settled(self) -> bool:
+        return bool(self._blocks.settled())  # type: ignore[union-attr]
 
     def advance(self) -> bool:
         if self._blocks is None:
             assert self._sizes is not None
-            if not self._sizes.advance():
+            if not self._placed and not self._sizes.advance():
+                return False
+            self._placed = True
+            if hasattr(self._sizes, "settled") and not self._sizes.settled():
                 return False
             group = self._caller.group
             sizes = tuple(self._matrix.tolist())
@@ -168,6 +200,8 @@ class _AllToAll:
                 )
             spec = Spec(Operation.ALL_TO_ALL, group.size, sizes)
             self._blocks = self._caller.task(spec, self._source, self._target, self._call)
+            if hasattr(self._blocks, "finally_do"):
+                self._blocks.finally_do(self._finish)
         return self._blocks.advance()
 
     def describe(self) -> str:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..errors import AbortedError, HetcclError, PeerError, TimeoutError
 
@@ -47,6 +47,10 @@ class Operation:
         self.deadline = time.monotonic() + timeout
         self.done = False
         self.error: BaseException | None = None
+        self.settled: Callable[[], bool] | None = getattr(task, "settled", None)
+        """Of a task on streams: whether what is on them has come true."""
+        self.event: Any = None
+        """Of a task on streams: its end, once all is on them."""
         self._callbacks: list[Callable[[Operation], None]] = []
         self._lock = threading.Lock()
 
@@ -72,13 +76,21 @@ class Operation:
 class Engine:
     """Drives a group's operations. `explain` may turn a local failure into a better-informed one."""
 
-    def __init__(self, name: str, explain: Callable[[str, int, HetcclError], HetcclError]) -> None:
-        self._name, self.explain = name, explain
+    def __init__(
+        self,
+        name: str,
+        explain: Callable[[str, int, HetcclError], HetcclError],
+        release: Callable[[], None] = lambda: None,
+    ) -> None:
+        """After a fault `release` frees streams that wait for a peer."""
+        self._name, self.explain, self._release = name, explain, release
         self._lock = threading.Lock()
         self._wake = threading.Condition()
         self._stirred = False
         self._ordered: deque[Operation] = deque()
         self._beside: list[Operation] = []
+        self._landing: list[Operation] = []
+        """On streams, and not yet come true."""
         self._waiters = 0
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -97,6 +109,14 @@ class Engine:
                 return
         operation.complete(self.fault or AbortedError("the process group was destroyed"))
 
+    def look(self) -> None:
+        """One round of progress, unless somebody else is at it."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._drive()
+            finally:
+                self._lock.release()
+
     def rouse(self) -> None:
         """Have the thread drive what is in flight, as somebody looks at it without waiting."""
         with self._wake:
@@ -110,13 +130,16 @@ class Engine:
         self._stirred = True
         self._wake.notify()
 
-    def wait(self, operation: Operation, timeout: float | None) -> bool:
-        """Drive until the operation is done; False where `timeout` seconds pass before."""
+    def wait(self, operation: Operation, timeout: float | None, placed: bool = False) -> bool:
+        """Drive until the operation is done; False where `timeout` seconds pass before.
+
+        With `placed`, only until all of it is on streams.
+        """
         limit = None if timeout is None else time.monotonic() + timeout
         self._waiters += 1
         pause = Pause()
         try:
-            while not operation.done:
+            while not (operation.done or (placed and operation.event is not None)):
                 if limit is not None and time.monotonic() >= limit:
                     return False
                 if self._lock.acquire(timeout=0.001):
@@ -127,7 +150,7 @@ class Engine:
                     pause.after(moved)
         finally:
             self._waiters -= 1
-            if self._ordered or self._beside:
+            if not self.idle():
                 self.rouse()
         return True
 
@@ -141,19 +164,28 @@ class Engine:
         return _about(self.fault, title)
 
     def idle(self) -> bool:
-        return not self._ordered and not self._beside
+        return not self._ordered and not self._beside and not self._landing
 
     def fail(self, error: HetcclError) -> None:
         """Fail all that is in flight and all that comes. The first fault stays."""
         with self._wake:
             if self.fault is None:
                 self.fault = error
-            pending = [*self._ordered, *self._beside]
+            pending = [*self._ordered, *self._beside, *self._landing]
             self._ordered.clear()
             self._beside.clear()
+            self._landing.clear()
             self._wake.notify()
         for operation in pending:
             operation.complete(_about(self.fault, operation.title))
+        self._release()
+
+    def drain(self) -> None:
+        """See what is on streams to its end, since peers may still wait for a part of it; each has its deadline."""
+        while self._landing:
+            with self._lock:
+                self._drive()
+            time.sleep(0.0001)
 
     def close(self) -> None:
         """End the thread. What is in flight fails with AbortedError."""
@@ -183,12 +215,17 @@ class Engine:
         if self._beside:
             for operation in list(self._beside):
                 ended |= self._advance(operation)
+        if self._landing:
+            for operation in list(self._landing):
+                ended |= self._advance(operation)
         return ended
 
     def _advance(self, operation: Operation) -> bool:
         """Drive one operation; whether it ended. A failure is the whole group's."""
         try:
-            if not operation.task.advance():
+            step = operation.task.advance if operation.event is None else operation.settled
+            assert step is not None
+            if not step():
                 if time.monotonic() < operation.deadline:
                     return False
                 raise TimeoutError(f"Timed out after {operation.timeout:g} s in {operation.task.describe()}")
@@ -208,6 +245,12 @@ class Engine:
                     self._ordered.popleft()
             elif operation in self._beside:
                 self._beside.remove(operation)
+            if operation.settled is not None and operation.event is None:
+                operation.event = getattr(operation.task, "event", None)
+                self._landing.append(operation)
+                return True
+            if operation in self._landing:
+                self._landing.remove(operation)
         operation.complete(None)
         return True
 

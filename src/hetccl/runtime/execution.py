@@ -94,8 +94,13 @@ def message_tag(fingerprint: int, sequence: int, step: int) -> int:
 class Means:
     """What a group's executions share: communicators by their members, the fabric, and scratch memory."""
 
-    def __init__(self, communicators: Mapping[tuple[int, ...], Communicator], fabric: Fabric | None) -> None:
-        self.communicators, self.fabric, self.pool = communicators, fabric, Pool()
+    def __init__(
+        self,
+        communicators: Mapping[tuple[int, ...], Communicator],
+        fabric: Fabric | None,
+        device: torch.device = torch.device("cpu"),
+    ) -> None:
+        self.communicators, self.fabric, self.pool, self.device = communicators, fabric, Pool(), device
 
 
 class Execution:
@@ -130,7 +135,7 @@ class Execution:
             self._memory.lend(self._tensors)
             self._begin(list(range(len(self._bound.lanes))))
         while self._flying:
-            landed = [index for index, request in self._flying.items() if request.test()]
+            landed = [index for index, request in self._flying.items() if self._test(index, request)]
             if not landed:
                 return False
             lanes: list[int] = []
@@ -141,8 +146,12 @@ class Execution:
                 self._begin(sorted(lanes))
         if self._left:
             raise HetcclError("a program stopped before its end; this is a defect of hetccl")
-        self._bound.keep(self._memory, self._tensors)
+        self._end()
         return True
+
+    def _end(self) -> None:
+        assert self._memory is not None
+        self._bound.keep(self._memory, self._tensors)
 
     def describe(self) -> str:
         """The plan's step and what is awaited, for an error message."""
@@ -168,22 +177,24 @@ class Execution:
 
     def _begin(self, todo: list[int]) -> None:
         """Begin all that may begin, in these lanes and in those that go on thereby."""
-        operations, lanes, missing = self._bound.program.operations, self._bound.lanes, self._missing
+        lanes, missing = self._bound.lanes, self._missing
         for number in todo:  # which grows on the way
             lane = lanes[number]
             while self._next[number] < len(lane) and not missing[lane[self._next[number]]]:
                 index = lane[self._next[number]]
-                operation = operations[index]
                 self._next[number] += 1
-                request = self._start(operation)
-                if request is None or request.test():
+                request = self._start(index)
+                if request is None or self._test(index, request):
                     todo += self._landed(index)
                     continue
                 self._flying[index] = request
 
-    def _start(self, operation: Op) -> Request | None:
+    def _test(self, index: int, request: Request) -> bool:
+        return request.test()
+
+    def _start(self, index: int) -> Request | None:
         """The operation's request; None where it is done."""
-        memory = self._memory
+        operation, memory = self._bound.program.operations[index], self._memory
         assert memory is not None
         match operation:
             case Send() | Receive():

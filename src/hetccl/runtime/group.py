@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import torch
 from torch.distributed import PrefixStore, Store
 
 from .. import transports, vendors
 from ..config import Config
+from ..devices import runtime_of
 from ..errors import HetcclError, PeerError, TimeoutError
 from ..plan.layouts import combining_group
 from ..plan.lower import lower
@@ -28,6 +30,7 @@ from ..vendors.base import Communicator, Setup, Vendor
 from .control import Control
 from .engine import Engine
 from .execution import Bound, Means
+from .streams import Streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,8 @@ class Group:
         except HetcclError as error:
             withdraw(store, self.rank, str(error))
             raise
-        offers = tuple((path.name, offer) for path in paths if (offer := path.offers()) is not None)
+        kind = self.vendor.devices[0]
+        offers = tuple((path.name, offer) for path in paths if (offer := path.offers(kind)) is not None)
         self.endpoint = Endpoint(place.address, _secret(store, request.timeout))
         self._closers: list[Any] = [self.endpoint.close]
         try:
@@ -92,10 +96,15 @@ class Group:
         self.titles = [title(rank) for rank in self.topology.ranks]
         self.planner = Planner(self.topology, self.config.combine, self.config.chunks, self.config.algorithm)
         self._bound: dict[Spec, Bound] = {}
+        self._communicators: dict[tuple[int, ...], Communicator] = {}
         peers = {r.rank: Peer(locations[r.rank], r.host, r.paths, self.titles[r.rank]) for r in self.topology.ranks}
-        self.fabric = Fabric(self.endpoint, paths, self.rank, self.request.name, peers, self.timeout)
+        runtime = runtime_of(self.vendor.devices[0])
+        device = torch.device(self.vendor.devices[0]) if runtime is None else runtime.device()
+        self.streams = Streams(runtime, device) if runtime is not None else None
+        """Of a rank on a device."""
+        self.fabric = Fabric(self.endpoint, paths, self.rank, self.request.name, peers, self.timeout, device)
         self._closers.append(self.fabric.close)
-        self.engine = Engine(self.request.name, self._explain)
+        self.engine = Engine(self.request.name, self._explain, self._release)
         self._closers.append(self.engine.close)
         self.control = Control(self.rank, self.titles, self._star(locations), self.engine.fail)
         self._closers.append(self.control.close)
@@ -104,7 +113,7 @@ class Group:
             wanted = purpose == "cluster" or self.config.combine == "border"
             if wanted and len(members) > 1 and self.rank in members and members not in communicators:
                 communicators[members] = self._communicator(store, place, purpose, members)
-        self.means = Means(communicators, self.fabric)
+        self.means = Means(communicators, self.fabric, device)
         self._communicators = communicators
         _live.add(self)
 
@@ -161,11 +170,19 @@ class Group:
         named.__cause__ = error.__cause__
         return self.control.explain(sequence or None, named)
 
+    def _release(self) -> None:
+        """After a fault: let a device's streams go on, so that nothing waits for them for ever."""
+        self.fabric.release()
+        for communicator in self._communicators.values():
+            communicator.release()
+
     def close(self, abandon: bool = False) -> None:
         """Release threads, sockets, memory and communicators. With a fault or `abandon`, wait for nobody."""
         _live.discard(self)
         engine = getattr(self, "engine", None)
         abandon = abandon or (engine is not None and engine.fault is not None)
+        if engine is not None and not abandon:
+            engine.drain()
         for release in reversed(self._closers):
             release()
         for communicator in getattr(self, "_communicators", {}).values():
@@ -201,4 +218,5 @@ _live: weakref.WeakSet[Group] = weakref.WeakSet()
 def _leave() -> None:
     """A process that ends in good order says goodbye, so that nobody takes it for dead."""
     for group in list(_live):
+        group.engine.drain()
         group.control.close()

@@ -38,6 +38,15 @@ class Mailbox:
         number = next(self._numbers[peer, self.rank, tag])
         return self.fabric.receiver(peer, f"tag{tag}").receive([data], number)
 
+    def receive_any(self, data: torch.Tensor, peer: int | None, tag: int, source: list[int]) -> Request | None:
+        """From `peer`, or, where it is None, from whoever has begun to send: None until somebody has."""
+        if peer is None:
+            peer = self.arrived(tag)
+            if peer is None:
+                return None
+            source.append(peer)
+        return self.receive(data, peer, tag)
+
     def arrived(self, tag: int) -> int | None:
         """A rank from which a message with this tag has begun to arrive."""
         for peer in range(self.size):

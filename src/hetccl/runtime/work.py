@@ -11,24 +11,30 @@ import torch.distributed as dist
 from ..completer import completer
 from ..errors import TimeoutError
 from .engine import Engine, Operation
+from .streams import Streams
 
 
 class Work(dist._Work):
     """A handle on one operation; see torch.distributed.Work for the meaning of the methods."""
 
     def __init__(
-        self, engine: Engine, operation: Operation, result: list[Any], source: list[int] | None = None, rank: str = ""
-    ) -> None:
-        """`source` holds the sender of a receive, once it is known; `rank` is this rank as errors name it."""
+        self, engine: Engine, operation: Operation, result: list[Any], source: list[int] | None = None, rank: str = "",
+        streams: Streams | None = None,
+    ) -> None:  # fmt: skip
+        """`source` holds the sender of a receive, once it is known; `rank` is this rank as errors name it.
+
+        With `streams`, `wait` has the caller's current stream wait, and blocks only until all is on streams.
+        """
         super().__init__()
         self._engine, self._operation, self._result = engine, operation, result
         self._source, self._rank = [] if source is None else source, rank
+        self._streams = streams
         self._future: torch.futures.Future[Any] | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until done; raise what went wrong, or TimeoutError where `timeout` passes first."""
         seconds = timeout.total_seconds() if timeout else None
-        if not self._engine.wait(self._operation, seconds):
+        if not self._engine.wait(self._operation, seconds, placed=self._streams is not None):
             operation = self._operation
             number = f" (operation {operation.sequence})" if operation.sequence else ""
             raise TimeoutError(
@@ -37,12 +43,17 @@ class Work(dist._Work):
             )
         if self._operation.error is not None:
             raise self._operation.error
+        if self._streams is not None and self._operation.event is not None:
+            runtime, device = self._streams.runtime, self._streams.device
+            runtime.after(runtime.current(device), self._operation.event)
         return True
 
     def synchronize(self) -> None:
         self.wait()
 
     def is_completed(self) -> bool:
+        if not self._operation.done:
+            self._engine.look()
         return self._operation.done
 
     def is_success(self) -> bool:
@@ -59,10 +70,13 @@ class Work(dist._Work):
     def result(self) -> list[Any]:
         return self._result
 
+    def _devices(self) -> list[int | str | torch.device]:
+        return [self._streams.device] if self._streams is not None and self._streams.device.type != "cpu" else []
+
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the result; its callbacks run on a thread of the library."""
         if self._future is None:
-            future: torch.futures.Future[Any] = torch.futures.Future()
+            future: torch.futures.Future[Any] = torch.futures.Future(devices=self._devices())
             self._future = future
 
             def fulfil() -> None:

@@ -11,14 +11,14 @@ from .base import Transport
 
 __all__ = ["Transport", "available"]
 
-_PREFERENCE = {"shm": 0, "tcp": 2}
+_PREFERENCE = {"hostmap": 0, "shm": 1, "tcp": 3}
 """Best first; paths of others come between, in order of name."""
 
 
 @functools.cache
 def _installed() -> dict[str, Transport]:
     found = {point.name: point for point in entry_points(group="hetccl.transports")}
-    order = sorted(found, key=lambda name: (_PREFERENCE.get(name, 1), name))
+    order = sorted(found, key=lambda name: (_PREFERENCE.get(name, 2), name))
     return {name: found[name].load() for name in order}
 
 

@@ -11,7 +11,7 @@ DesyncError.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,6 +35,8 @@ class Link:
     peer: str
     """The other rank as errors name it."""
     timeout: float
+    device: torch.device = field(default=torch.device("cpu"))
+    """Where this side's data lies."""
 
 
 MOST_IMMEDIATE = 1 << 16
@@ -50,7 +52,14 @@ class SendChannel(Protocol):
         """Send one small message now; False where that can't be done yet."""
 
     def send(self, pieces: Sequence[Data], tag: int) -> Request:
-        """Send the pieces, kept alive by the request, as one message."""
+        """Send the pieces, kept alive by the request, as one message.
+
+        From a device, in the order of its current stream; the request is done once all is on streams, and its
+        `settled` once it has come true.
+        """
+
+    def release(self) -> None:
+        """Let streams go on that wait for the other side, after a fault."""
 
     def close(self) -> None: ...
 
@@ -68,6 +77,8 @@ class ReceiveChannel(Protocol):
     def poll(self) -> bool:
         """Whether a message has begun to arrive that no posted receive takes (for receives from any source)."""
 
+    def release(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -76,8 +87,8 @@ class Transport(Protocol):
 
     name: str
 
-    def offers(self) -> str | None:
-        """What this process can offer on this path (exchanged as text), or None where it can't work here."""
+    def offers(self, device: str) -> str | None:
+        """What a rank with data on this type of device can offer (exchanged as text), or None where nothing."""
 
     def connects(self, mine: str, theirs: str, same_host: bool) -> bool:
         """Whether two offers fit together. Symmetric, so both sides choose alike."""

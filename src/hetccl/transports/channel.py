@@ -44,6 +44,9 @@ class Channel:
         self._error = error
         raise error
 
+    def release(self) -> None:
+        """Let streams go on that wait for the other side; nothing to do for a path without streams."""
+
     def close(self) -> None:
         """Release everything; requests still in flight raise AbortedError. May be called again."""
         if self._error is None:

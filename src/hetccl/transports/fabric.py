@@ -6,11 +6,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from ..errors import ConfigurationError
 from ..request import Request
 from .base import Bytes, Data, Link, ReceiveChannel, SendChannel, Transport
 from .channel import size
 from .endpoint import Endpoint
+
+_HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,9 @@ class _CountedSender:
         self._counts[self._peer] += size(pieces)
         return self._channel.send(pieces, tag)
 
+    def release(self) -> None:
+        self._channel.release()
+
     def close(self) -> None:
         self._channel.close()
 
@@ -75,6 +82,9 @@ class _CountedReceiver:
     def poll(self) -> bool:
         return self._channel.poll()
 
+    def release(self) -> None:
+        self._channel.release()
+
     def close(self) -> None:
         self._channel.close()
 
@@ -90,7 +100,10 @@ class Fabric:
         group: str,
         peers: Mapping[int, Peer],
         timeout: float,
+        device: torch.device = _HOST,
     ) -> None:
+        """`device` is where this rank's data lies."""
+        self._device = device
         self._endpoint, self._transports, self._me, self._group = endpoint, transports, me, group
         self._peers, self._timeout = peers, timeout
         self.sent: dict[int, int] = defaultdict(int)
@@ -134,7 +147,16 @@ class Fabric:
 
     def _link(self, source: int, target: int, peer: int, name: str) -> Link:
         key = f"{self._group}/{source}>{target}/{name}"
-        return Link(self._endpoint, self._peers[peer].location, key, self._peers[peer].title, self._timeout)
+        return Link(
+            self._endpoint, self._peers[peer].location, key, self._peers[peer].title, self._timeout, self._device
+        )
+
+    def release(self) -> None:
+        """After a fault: let streams go on that wait for a peer. May be called from any thread."""
+        for sender in list(self._senders.values()):
+            sender.release()
+        for receiver in list(self._receivers.values()):
+            receiver.release()
 
     def close(self) -> None:
         for sender in self._senders.values():

@@ -1,69 +1,16 @@
-"""`shm`: between CPU ranks of one host, a ring in shared memory.
-
-The sender makes the memory and tells the receiver, over an authenticated connection, which of its descriptors it is;
-the receiver opens it through /proc. The connection stays: its end tells of the other's death.
-"""
+"""`shm`: between CPU ranks of one host, a ring in shared memory (see `segment` and `ring`)."""
 
 from __future__ import annotations
 
-import os
-import socket
-import struct
-import sys
-import time
 from collections import deque
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from ..errors import PeerError
 from .base import MOST_IMMEDIATE, Bytes, Data, Link, ReceiveChannel, SendChannel
-from .channel import Channel, arrays, expect, mismatch, size
-from .endpoint import Dial
-from .ring import ORDERED, SLOT, SLOTS, Ring, create
-
-_INVITATION = struct.Struct("!QQQQ")  # process, descriptor, slots, bytes a slot
-_PATIENCE = 64
-"""Fruitless looks at the ring between two looks at the connection."""
-
-
-class _Channel(Channel):
-    """What both ends share: the ring, the connection, and noticing its end."""
-
-    immediate = SLOT >= MOST_IMMEDIATE
-
-    def __init__(self, link: Link) -> None:
-        super().__init__(link)
-        self.ring: Ring | None = None
-        self.socket: socket.socket | None = None
-        self._misses = 0
-
-    def gone(self) -> bool:
-        """Whether the other end has gone; looked up now and then, since it costs a system call."""
-        self._misses += 1
-        if self._misses % _PATIENCE:
-            return False
-        return self._read(1, socket.MSG_PEEK) == b""
-
-    def _closed(self) -> PeerError:
-        return PeerError(f"{self.link.peer} closed its connection")
-
-    def _read(self, count: int, flags: int = 0) -> bytes | None:
-        """Bytes from the connection: None where there are none yet, empty at its end."""
-        assert self.socket is not None
-        try:
-            return self.socket.recv(count, flags)
-        except BlockingIOError:
-            return None
-        except OSError:
-            return b""
-
-    def close(self) -> None:
-        super().close()
-        if self.socket is not None:
-            self.socket.close()
-        self.ring = None
+from .channel import arrays, expect, mismatch, size
+from .ring import SLOT, SLOTS, Ring, create
+from .segment import Giver, Taker, reach
 
 
 class _Message:
@@ -103,12 +50,16 @@ class _Message:
         return f"{self.length} bytes {way} {self._channel.link.peer} over shm"
 
 
-class _Sender(_Channel):
+class _Sender(Giver):
+    immediate = SLOT >= MOST_IMMEDIATE
+
     def __init__(self, link: Link) -> None:
-        super().__init__(link)
+        super().__init__(link, create)
+        self.ring: Ring | None = None
         self._queue: deque[_Message] = deque()
-        self._dial: Dial | None = None
-        self._descriptor = -1
+
+    def attach(self, descriptor: int) -> None:
+        self.ring = Ring(descriptor, SLOTS, SLOT)
 
     def send(self, pieces: Sequence[Data], tag: int) -> _Message:
         message = _Message(self, pieces, tag)
@@ -123,7 +74,7 @@ class _Sender(_Channel):
         slot = ring.room()
         if slot is None:
             if self.gone():
-                self.fail(self._closed())
+                self.fail(self.closed())
             return False
         length = data.nbytes
         slot[:length] = data
@@ -132,57 +83,39 @@ class _Sender(_Channel):
 
     def _pump(self) -> None:
         """Fill free slots."""
-        ring = self.ring or self._connect()
+        ring = self._open()
         while ring is not None and self._queue:
             slot = ring.room()
             if slot is None:
                 if self.gone():
-                    raise self._closed()
+                    raise self.closed()
                 return
             message = self._queue[0]
             ring.publish(message.tag, message.length, message.move(slot, True, ring.slot))
             if message.done:
                 self._queue.popleft()
 
-    def _connect(self) -> Ring | None:
-        if self.socket is None:
-            if self._dial is None:
-                deadline = time.monotonic() + self.link.timeout
-                self._dial = self.link.endpoint.dial(self.link.location, self.link.key, deadline)
-            if not self._dial.test():
-                return None
-            self.socket = self._dial.connection
-            self._descriptor = create()
-            try:
-                # A fresh connection has room for these few bytes.
-                self.socket.sendall(_INVITATION.pack(os.getpid(), self._descriptor, SLOTS, SLOT))
-            except OSError as error:
-                raise PeerError(f"the connection to {self.link.peer} failed: {error.strerror}") from error
-        taken = self._read(1)
-        if taken is None:
-            return None
-        if taken != b"\x01":
-            raise PeerError(f"{self.link.peer} could not open the shared memory; HETCCL_PATHS=tcp avoids it")
-        self.ring = Ring(self._descriptor, SLOTS, SLOT)
-        os.close(self._descriptor)
-        self._descriptor = -1
+    def _open(self) -> Ring | None:
+        if self.ring is None:
+            self.connect()
         return self.ring
 
     def close(self) -> None:
         super().close()
-        if self._dial is not None:
-            self._dial.close()
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self.ring = None
         self._queue.clear()
 
 
-class _Receiver(_Channel):
+class _Receiver(Taker):
+    immediate = SLOT >= MOST_IMMEDIATE
+
     def __init__(self, link: Link) -> None:
         super().__init__(link)
+        self.ring: Ring | None = None
         self._posted: deque[_Message] = deque()
-        self._invitation = b""
+
+    def attach(self, descriptor: int) -> None:
+        self.ring = Ring(descriptor, SLOTS, SLOT)
 
     def receive(self, pieces: Sequence[Data], tag: int) -> _Message:
         message = _Message(self, pieces, tag)
@@ -203,7 +136,7 @@ class _Receiver(_Channel):
         header = ring.peek()
         if header is None:
             if self.gone() and ring.peek() is None:
-                self.fail(self._closed())
+                self.fail(self.closed())
             return False
         found, total, length = header
         if found != tag or total != data.nbytes:
@@ -214,13 +147,13 @@ class _Receiver(_Channel):
 
     def _pump(self) -> None:
         """Empty published slots into what is posted."""
-        ring = self.ring or self._connect()
+        ring = self._open()
         while ring is not None and self._posted:
             header = ring.peek()
             if header is None:
                 # Asked again after the end was seen: the last slots may have been published in between.
                 if self.gone() and ring.peek() is None:
-                    raise self._closed()
+                    raise self.closed()
                 return
             message = self._posted[0]
             tag, total, count = header
@@ -230,36 +163,14 @@ class _Receiver(_Channel):
             if message.done:
                 self._posted.popleft()
 
-    def _connect(self) -> Ring | None:
-        if self.socket is None:
-            self.socket = self.link.endpoint.accepted(self.link.key)
-            if self.socket is None:
-                return None
-        more = self._read(_INVITATION.size - len(self._invitation))
-        if more is None:
-            return None
-        if not more:
-            raise self._closed()
-        self._invitation += more
-        if len(self._invitation) < _INVITATION.size:
-            return None
-        process, descriptor, slots, slot = _INVITATION.unpack(self._invitation)
-        try:
-            opened = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
-            try:
-                self.ring = Ring(opened, slots, slot)
-            finally:
-                os.close(opened)
-            self.socket.send(b"\x01")
-        except (OSError, ValueError) as error:
-            self.socket.close()  # which tells the sender
-            raise PeerError(
-                f"the shared memory of {self.link.peer} cannot be opened ({error}); HETCCL_PATHS=tcp avoids it"
-            ) from error
+    def _open(self) -> Ring | None:
+        if self.ring is None:
+            self.connect()
         return self.ring
 
     def close(self) -> None:
         super().close()
+        self.ring = None
         self._posted.clear()
 
 
@@ -268,15 +179,8 @@ class Shm:
 
     name = "shm"
 
-    def offers(self) -> str | None:
-        if not (sys.platform.startswith("linux") and ORDERED):
-            return None
-        try:
-            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-            spaces = " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "user"))
-        except OSError:
-            return None
-        return f"{boot} {spaces} {os.getuid()}"
+    def offers(self, device: str) -> str | None:
+        return reach() if device == "cpu" else None
 
     def connects(self, mine: str, theirs: str, same_host: bool) -> bool:
         return same_host and mine == theirs

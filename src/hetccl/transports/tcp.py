@@ -14,10 +14,12 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
+from ..devices import runtime_of
 from ..errors import DesyncError, PeerError
 from .base import Data, Link, ReceiveChannel, SendChannel
 from .channel import Channel, arrays, expect, size
 from .endpoint import Dial
+from .staging import staged_receiver, staged_sender
 
 _HEADER = struct.Struct("!4sIQQ")  # magic, parts, tag, length
 _MAGIC = b"hcm1"
@@ -255,17 +257,17 @@ class Tcp:
             raise ValueError(f"streams must be 1 to {MOST_STREAMS}, not {streams}")
         self._streams = streams
 
-    def offers(self) -> str | None:
-        return "socket"
+    def offers(self, device: str) -> str | None:
+        return "socket" if device == "cpu" or runtime_of(device) else None
 
     def connects(self, mine: str, theirs: str, same_host: bool) -> bool:
         return mine == theirs
 
     def sender(self, link: Link) -> SendChannel:
-        return _Sender(link, self._streams)
+        return staged_sender(_Sender(link, self._streams), link)
 
     def receiver(self, link: Link) -> ReceiveChannel:
-        return _Receiver(link)
+        return staged_receiver(_Receiver(link), link)
 
 
 transport = Tcp()

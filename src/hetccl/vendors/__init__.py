@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from importlib.metadata import EntryPoint, entry_points
 
+import torch
+
 from ..errors import ConfigurationError
 from .base import Vendor
 
 __all__ = ["Vendor", "default", "find", "names"]
-
-_FOR_DEVICE = {"cpu": "gloo", "cuda": "nccl"}
 
 
 @functools.cache
@@ -32,6 +32,6 @@ def find(name: str) -> Vendor:
     return vendor
 
 
-def default(device: str = "cpu") -> Vendor:
-    """The adaptor for a device type."""
-    return find(_FOR_DEVICE.get(device, "gloo"))
+def default() -> Vendor:
+    """The adaptor for the devices that this process's torch has."""
+    return find("nccl" if torch.cuda.is_available() else "gloo")

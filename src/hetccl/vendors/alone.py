@@ -41,6 +41,9 @@ class Alone:
     def barrier(self) -> Request:
         return Done()
 
+    def release(self) -> None:
+        pass
+
     def close(self, abandon: bool) -> None:
         pass
 

@@ -83,6 +83,9 @@ class Communicator(Protocol):
 
     def barrier(self) -> Request: ...
 
+    def release(self) -> None:
+        """After a fault: let a device's streams go on that wait for members. From any thread, and at once."""
+
     def close(self, abandon: bool) -> None:
         """Release everything. With `abandon`, peers may be dead: do nothing that waits for them."""
 

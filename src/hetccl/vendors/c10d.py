@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from ..completer import completer
 from ..errors import ConfigurationError, HetcclError, PeerError
 from ..reduction import Reduction
 from ..request import Request, Script, Together
@@ -24,7 +25,7 @@ from .layout import Room, as_bytes, gathered
 from .meeting import meet
 from .skeleton import Skeleton
 from .turns import Phases
-from .work import Polled, Waited
+from .work import Placed, Polled, Waited
 
 _OPERATIONS: dict[Reduction, Any] = {
     Reduction.SUM: dist.ReduceOp.SUM,
@@ -63,6 +64,8 @@ class C10dVendor:
     """Whether reduce writes to the caller's tensor on every rank."""
     averages: bool = False
     """Whether the library itself does AVG."""
+    streams: bool = False
+    """Whether a work's wait() only has the current stream wait."""
     aborts: bool = False
     """Whether abort() ends what waits for a peer. Gloo's does not: its destructor still joins the waiting threads."""
 
@@ -174,6 +177,8 @@ class C10dCommunicator(Skeleton):
         return self._together("exchange", calls, (sends, receives), self._vendor.polls)
 
     def start_barrier(self) -> Request:
+        if self._vendor.streams:  # c10d's own barrier would hold up the processor
+            return self.start_all_reduce(torch.zeros(1, device=self._vendor.devices[0]), Reduction.SUM)
         return self._begin("barrier", lambda: self.backend.barrier(dist.BarrierOptions()), None)
 
     def _together(self, name: str, calls: Sequence[Callable[[], Any]], keep: object, polls: bool = True) -> Request:
@@ -192,9 +197,16 @@ class C10dCommunicator(Skeleton):
     def _begin(self, name: str, work: Callable[[], Any], keep: object, polls: bool = True) -> Request:
         what = self.what(name)
         try:
+            if self._vendor.streams:
+                return Placed(work(), what, keep)
             return Polled(work(), what, keep) if polls else Waited(work(), what, keep)
         except (RuntimeError, ValueError) as error:
             raise PeerError(f"{what} failed: {error}") from error
+
+    def release(self) -> None:
+        backend = self.backend
+        if self._vendor.aborts and backend is not None:
+            completer.submit(lambda: _abort(backend))
 
     def close(self, abandon: bool) -> None:
         backend, self.backend = self.backend, None
@@ -203,6 +215,10 @@ class C10dCommunicator(Skeleton):
         # The destructor may join threads that wait for a dead or stuck peer: without an abort it must never run.
         if not self._vendor.aborts or not _aborted(backend):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(backend))
+
+
+def _abort(backend: Any) -> None:
+    _aborted(backend)
 
 
 def _aborted(backend: Any) -> bool:

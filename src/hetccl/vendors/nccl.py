@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from ..errors import ConfigurationError
 from .base import Setup
-from .c10d import C10dVendor
+from .c10d import LONG, C10dVendor
 from .skeleton import natives
 
 
@@ -17,7 +17,7 @@ def _make(setup: Setup) -> Any:
     if not dist.is_nccl_available():
         raise ConfigurationError("this torch build has no NCCL; set HETCCL_VENDOR to another adaptor")
     options = dist.ProcessGroupNCCL.Options()
-    options._timeout = setup.timeout
+    options._timeout = LONG
     return dist.ProcessGroupNCCL(setup.store, setup.index, len(setup.ranks), options)
 
 
@@ -38,6 +38,7 @@ vendor = C10dVendor(
     version=_version,
     reduces=natives(arithmetic=_INTEGERS | _FLOATS, bitwise=frozenset()),
     groups=True,
+    streams=True,
     averages=True,
     aborts=True,
 )

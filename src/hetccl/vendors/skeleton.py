@@ -132,6 +132,10 @@ class Skeleton(ABC):
     @abstractmethod
     def start_barrier(self) -> Request: ...
 
+    def release(self) -> None:
+        """Nothing to do for a library without streams."""
+        return
+
     @abstractmethod
     def close(self, abandon: bool) -> None: ...
 

@@ -31,6 +31,25 @@ class Polled:
         return self._what
 
 
+class Placed:
+    """A work on a device: what comes on the current stream waits for it, and no processor does."""
+
+    def __init__(self, work: Any, what: str, keep: object) -> None:
+        self._work, self._what, self._keep = work, what, keep
+
+    def test(self) -> bool:
+        if self._work is not None:
+            try:
+                self._work.wait()
+            except Exception as error:
+                raise PeerError(f"{self._what} failed: {error}") from error
+            self._work = None
+        return True
+
+    def describe(self) -> str:
+        return self._what
+
+
 class Waited:
     """A work that only ends inside wait(): it is waited for on a thread of its own."""
 
