@@ -31,7 +31,7 @@ def plugins(tmp_path):
         "    def library(self): return Library('lib' + self.name, '1.0')\n"
         "class Path:\n"
         "    name = 'toypath'\n"
-        "    def offers(self): return 'anything'\n"
+        "    def offers(self, device): return 'anything'\n"
         "    def connects(self, mine, theirs, same_host): return mine == theirs\n"
         "red, blue, path = Toy('red'), Toy('blue'), Path()\n"
     )

@@ -203,6 +203,11 @@ def main() -> None:
         values = os.environ.get(f"TEST_{name}", "").split(",")
         if values[rank % len(values)]:
             os.environ[f"HETCCL_{name}"] = values[rank % len(values)]
+    devices = os.environ.get("TEST_DEVICE", "").split(",")
+    if devices[rank % len(devices)] == "pretend":
+        import pretend_device
+
+        pretend_device.install()
     dist.init_process_group("hetccl", timeout=timedelta(seconds=60))
     clusters = len(hetccl.topology().clusters)
     assert clusters == int(os.environ["TEST_CLUSTERS"]), hetccl.topology()

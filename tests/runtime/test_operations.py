@@ -39,6 +39,9 @@ ARRANGEMENTS = {
     "one rank each": (3, 3, {"TEST_VENDOR": "gloo,gloo,mpi", "TEST_CLUSTER": "a,b,c"}),
     "gloo alone": (3, 1, {"TEST_VENDOR": "gloo"}),
     "mpi alone": (3, 1, {"TEST_VENDOR": "mpi"}),
+    "devices": (4, 2, {"TEST_VENDOR": "gloo,mpi", "TEST_DEVICE": "pretend,", "HETCCL_CHUNKS": "2"}),
+    "devices, staged": (4, 2, {"TEST_VENDOR": "gloo,mpi", "TEST_DEVICE": "pretend,", "HETCCL_PATHS": "tcp"}),
+    "devices on both sides": (2, 2, {"TEST_VENDOR": "gloo", "TEST_CLUSTER": "a,b", "TEST_DEVICE": "pretend"}),
     "one rank": (1, 1, {"TEST_VENDOR": "gloo"}),
     "three libraries": (6, 3, {"TEST_VENDOR": "gloo,mpi,impi"}),
 }  # fmt: skip

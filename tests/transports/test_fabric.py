@@ -26,7 +26,7 @@ def test_paths_come_best_first_or_as_named() -> None:
 
 
 def offers(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    found = ((path.name, path.offers()) for path in transports.available(names))
+    found = ((path.name, path.offers("cpu")) for path in transports.available(names))
     return tuple((name, offer) for name, offer in found if offer is not None)
 
 
@@ -47,7 +47,7 @@ def test_the_choice(hosts: tuple[str, str], lower: list[str], higher: list[str],
 
 
 def test_shm_needs_processes_that_see_each_other() -> None:
-    mine = Shm().offers()
+    mine = Shm().offers("cpu")
     if mine is None:
         pytest.skip("no shm on this machine")
     assert Shm().connects(mine, mine, True)

@@ -14,7 +14,7 @@ from transport_peers import Failed, Process, pair
 
 from hetccl.transports.endpoint import split_location
 
-PATHS = ("shm", "tcp", "tcp*3")
+PATHS = ("shm", "tcp", "tcp*3", "hostmap")
 RING = 256 * 1024
 SIZES = (0, 1, 63, RING - 1, RING, RING + 1, 8 * RING, 8 * RING + 1, 5 << 20)
 

@@ -44,7 +44,7 @@ def _discover(store: Store, rank: int, size: int, timeout: timedelta) -> Topolog
         config = Config.read()
         place = locate(config, store)
         vendor, library, device = _vendor(config)
-        paths = _offers(config)
+        paths = _offers(config, device)
     except ConfigurationError as error:
         withdraw(store, rank, str(error))
         raise
@@ -74,7 +74,7 @@ def path_between(one: Rank, other: Rank) -> str:
     return "none" if low.paths and high.paths else "known once the job runs"
 
 
-def _offers(config: Config) -> list[tuple[str, str]]:
+def _offers(config: Config, device: str) -> list[tuple[str, str]]:
     transports = _plugins("hetccl.transports")
     for wanted in config.paths:
         if wanted not in transports:
@@ -84,7 +84,7 @@ def _offers(config: Config) -> list[tuple[str, str]]:
             )
     offers = []
     for name, transport in transports.items():
-        offer = transport.offers() if not config.paths or name in config.paths else None
+        offer = transport.offers(device) if not config.paths or name in config.paths else None
         if offer is not None:
             offers.append((name, offer))
     return offers
