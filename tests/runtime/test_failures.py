@@ -18,8 +18,11 @@ import hetccl
 WORKER = Path(__file__).with_name("failing_rank.py")
 
 
-def run(case: str, victim: int, **environment: str) -> list[str]:
-    """What each of four ranks printed. Started without torchrun, which would end the survivors."""
+def run(case: str, victim: int, stopped: bool = False, **environment: str) -> list[str]:
+    """What each of four ranks printed. Started without torchrun, which would end the survivors.
+
+    Each must end with exit code 0, but the victim, which may have been killed, or be `stopped` and print nothing.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -38,7 +41,9 @@ def run(case: str, victim: int, **environment: str) -> list[str]:
             )
         )
     try:
-        return [process.communicate(timeout=60)[0] for process in ranks]
+        outputs = ["" if stopped and r == victim else p.communicate(timeout=60)[0] for r, p in enumerate(ranks)]
+        assert not any(p.returncode for r, p in enumerate(ranks) if r != victim), outputs
+        return outputs
     finally:
         for process in ranks:
             process.kill()
@@ -51,7 +56,7 @@ def raised(output: str) -> tuple[float, str]:
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize("victim", [1, 2, 3])
+@pytest.mark.parametrize("victim", [0, 1, 2, 3])
 def test_survivors_name_a_killed_rank(victim: int) -> None:
     before = set(os.listdir("/dev/shm"))
     outputs = run("kill", victim)
@@ -66,10 +71,38 @@ def test_survivors_name_a_killed_rank(victim: int) -> None:
 
 
 @pytest.mark.timeout(90)
-def test_survivors_name_a_killed_rank_zero() -> None:
-    outputs = run("kill", 0)
-    for output in outputs[1:]:
-        assert "PeerError: rank 0 " in output or "RAISED" in output, output
+def test_a_stopped_rank_is_named_at_the_deadline() -> None:
+    for output in run("stop", 1, stopped=True, DEADLINE="3")[::2]:
+        _, text = raised(output)
+        assert text.startswith("TimeoutError: Timed out"), text
+        assert "rank 1 (" in text.partition("did not call it")[2]
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("case", ["pause", "impatient", "refused", "silent"])
+def test_what_costs_time_only_or_is_refused_leaves_the_group_usable(case: str) -> None:
+    before = set(os.listdir("/dev/shm"))
+    for output in run(case, 2, DEADLINE="15"):
+        assert "NO ERROR" in output, output
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize(
+    ("setting", "value", "words"),
+    [
+        ("HETCCL_VENDOR", "nonsense", "no vendor adaptor 'nonsense'"),
+        ("HETCCL_COMBINE", "fill", "different values of HETCCL_COMBINE (auto on ranks 0, 1, 3; fill on rank 2)"),
+        ("HETCCL_PATHS", "pigeon", "pigeon"),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_told_to_all_at_the_start(setting: str, value: str, words: str) -> None:
+    for rank, output in enumerate(run("settings", 2, SETTING=setting, VALUE=value)):
+        _, text = raised(output)
+        assert text.startswith("ConfigurationError"), text
+        assert words in text
+        assert rank == 2 or "ank 2" in text
+        assert float(output.split("TOOK ")[1].split()[0]) < 10
 
 
 @pytest.mark.timeout(90)
@@ -84,7 +117,7 @@ def test_a_rank_that_does_not_come_is_named() -> None:
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize("case", ["sizes", "operations", "reductions", "roots"])
+@pytest.mark.parametrize("case", ["sizes", "operations", "reductions", "roots", "dtypes"])
 def test_different_calls_are_shown_side_by_side(case: str) -> None:
     for output in run(case, 2, DEADLINE="10"):
         _, text = raised(output)

@@ -98,11 +98,11 @@ def test_missing_ranks_are_named_in_time():
 
 def test_a_rank_that_withdraws_stops_all_with_its_reason():
     store = HashStore()
-    withdraw(store, 1, "libmpi is not installed.")
+    withdraw(store, 1, 3, "libmpi is not installed.")
     with pytest.raises(ConfigurationError, match="Rank 1 cannot take part: libmpi is not installed"):
         one(store, 0, 2)
     store = HashStore()
-    withdraw(store, 1, "libmpi is not installed.")
+    withdraw(store, 1, 3, "libmpi is not installed.")
     with pytest.raises(ConfigurationError, match="libmpi"):  # although rank 2 never comes
         one(store, 0, 3, seconds=1)
 

@@ -46,7 +46,7 @@ def _discover(store: Store, rank: int, size: int, timeout: timedelta) -> Topolog
         vendor, library, device = _vendor(config)
         paths = _offers(config, device)
     except ConfigurationError as error:
-        withdraw(store, rank, str(error))
+        withdraw(store, rank, size, str(error))
         raise
     return discover(
         store,

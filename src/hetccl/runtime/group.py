@@ -62,7 +62,7 @@ class Group:
             library = self.vendor.library()
             paths = transports.available(self.config.paths or None)
         except HetcclError as error:
-            withdraw(store, self.rank, str(error))
+            withdraw(store, self.rank, self.size, str(error))
             raise
         kind = self.vendor.devices[0]
         offers = tuple((path.name, offer) for path in paths if (offer := path.offers(kind)) is not None)

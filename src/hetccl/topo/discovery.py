@@ -7,6 +7,7 @@ record, so the others fail at once with that reason instead of waiting for their
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -27,7 +28,8 @@ from .clusters import dissect
 from .host import Place
 from .model import Interface, Rank, Topology
 
-_KEY = "hetccl/record/{}"
+_KEY, _TOLD = "hetccl/record/{}", "hetccl/told/{}"
+_LINGER = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def discover(
     try:
         settings = _shared_settings(config)
     except ConfigurationError as error:
-        withdraw(store, rank, str(error))
+        withdraw(store, rank, size, str(error))
         raise
     record = {
         "hetccl": version(),
@@ -100,7 +102,11 @@ def discover(
     }
     _publish(store, rank, record)
     records = _collect(store, size, timeout)
-    _agree(records, size)
+    try:
+        _agree(records, size)
+    except ConfigurationError:
+        _linger(store, rank, size)
+        raise
     topology = dissect([_rank(number, record.get("rank")) for number, record in enumerate(records)])
     if config.topology:
         from .file import override  # pydantic and yaml are slow to import, and needed only here
@@ -109,9 +115,18 @@ def discover(
     return Discovery(topology, tuple(str(record.get("location", "")) for record in records))
 
 
-def withdraw(store: Store, rank: int, reason: str) -> None:
+def withdraw(store: Store, rank: int, size: int, reason: str) -> None:
     """Tell the others why this rank cannot take part: they raise ConfigurationError with the reason."""
     _publish(store, rank, {"hetccl": version(), "error": reason})
+    _linger(store, rank, size)
+
+
+def _linger(store: Store, rank: int, size: int) -> None:
+    """Rank 0, whose process often serves the store and is about to end, stays a moment until the others know why."""
+    with contextlib.suppress(RuntimeError):
+        store.set(_TOLD.format(rank), "")
+        if rank == 0:
+            store.wait([_TOLD.format(other) for other in range(size)], _LINGER)
 
 
 def _publish(store: Store, rank: int, record: Mapping[str, object]) -> None:
