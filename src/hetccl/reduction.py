@@ -62,7 +62,7 @@ def identity(reduction: Reduction, dtype: torch.dtype) -> float | int:
 @cache
 def combinable(reduction: Reduction, dtype: torch.dtype) -> bool:
     """Whether torch can combine two CPU tensors of this dtype with this reduction."""
-    probe = torch.zeros(1, dtype=torch.uint8).new_empty(1, dtype=dtype)
+    probe = torch.zeros(1, dtype=torch.uint8, device="cpu").new_empty(1, dtype=dtype)
     try:
         combine(reduction, probe, probe, probe)
     except (RuntimeError, NotImplementedError, TypeError):

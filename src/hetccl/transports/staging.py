@@ -125,7 +125,7 @@ class _Receiving:
 
 
 def _pinned(nbytes: int) -> torch.Tensor:
-    return torch.empty(nbytes, dtype=torch.uint8, pin_memory=nbytes > 0 and torch.cuda.is_available())
+    return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=nbytes > 0 and torch.cuda.is_available())
 
 
 def _copy(pieces: Sequence[Data], stage: torch.Tensor, out: bool) -> None:
