@@ -124,11 +124,12 @@ class NativeWork(dist._Work):
             return True
         limit = None if timeout is None else time.monotonic() + timeout.total_seconds()
         while True:
+            ended = self._work.is_completed()  # asked before: a work may end just after the slice has passed
             try:
                 self._work.wait(_SLICE)
                 return True
             except RuntimeError as error:
-                if "timed out" not in str(error).lower() or self._work.is_completed():
+                if ended or "timed out" not in str(error).lower():
                     raise self._failed(PeerError(f"{self._call.title} failed: {error}")) from error
             if self._group.engine.fault is not None:
                 raise self._group.engine.about(self._call.title)

@@ -114,6 +114,11 @@ def check(tensors: Sequence[torch.Tensor], devices: Sequence[str], vendor: str, 
     for tensor in tensors:
         if tensor.layout is not torch.strided:
             raise call.refusal(f"the tensor is {tensor.layout}; pass a dense one (tensor.to_dense())")
+        if tensor.is_conj() or tensor.is_neg():
+            raise call.refusal(
+                "the tensor is a lazy conjugate or negative; pass tensor.resolve_conj().resolve_neg(), which holds the"
+                " numbers themselves"
+            )
         if tensor.device.type not in devices:
             raise call.refusal(
                 f"the tensor is on {tensor.device}, but this rank's vendor {vendor} takes {' or '.join(devices)};"

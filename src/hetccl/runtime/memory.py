@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from ..arrays import array
 from ..plan.program import Piece, Program
 from ..transports.base import Data
 
@@ -83,7 +84,7 @@ class Memory:
         raw = self._raw.get(buffer)
         if raw is None:
             data = self._buffers[buffer].view(torch.uint8)
-            raw = self._raw[buffer] = data.numpy() if self._host else data
+            raw = self._raw[buffer] = array(data) if self._host else data
         return raw
 
     def load(self, piece: Piece) -> torch.Tensor:

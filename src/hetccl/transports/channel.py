@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from ..arrays import array
 from ..errors import AbortedError, DesyncError, HetcclError
 from .base import Bytes, Data, Link
 
@@ -73,4 +74,4 @@ def size(pieces: Sequence[Data]) -> int:
 
 def arrays(pieces: Sequence[Data]) -> list[Bytes]:
     """Pieces of CPU memory as arrays, without the empty ones."""
-    return [piece if isinstance(piece, np.ndarray) else piece.numpy() for piece in pieces if piece.nbytes]
+    return [piece if isinstance(piece, np.ndarray) else array(piece) for piece in pieces if piece.nbytes]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..arrays import array
 from ..errors import ConfigurationError, PeerError
 from ..reduction import Reduction
 from ..request import Request, Script
@@ -201,12 +202,12 @@ class MpiCommunicator(Skeleton):
 
 def _cuts(tensor: torch.Tensor) -> list[Any]:
     """The tensor's bytes in messages that an int can count: Intel MPI's broadcast fails with more."""
-    data = as_bytes(tensor).numpy()
+    data = array(as_bytes(tensor))
     return [data[at : at + _LARGEST] for at in range(0, len(data), _LARGEST)]
 
 
 def _numbers(tensor: torch.Tensor) -> Any:
-    return tensor.detach().numpy()
+    return array(tensor)
 
 
 vendor = MpiVendor("mpi", "mpich", lambda: mpi_world.in_package("mpich", "libmpi.so.12"))
