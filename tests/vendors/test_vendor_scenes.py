@@ -86,9 +86,10 @@ def test_unknown_vendor_names_the_known() -> None:
         vendors.find("no-such-vendor")
 
 
-def test_default_is_by_device() -> None:
-    assert vendors.default("cpu").name == "gloo"
-    assert vendors.default("cuda").name == "nccl"
+def test_default_is_by_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    for device, name in ((False, "gloo"), (True, "nccl")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda device=device: device)
+        assert vendors.default().name == name
 
 
 def test_what_nobody_can_reduce_is_refused_at_once() -> None:
